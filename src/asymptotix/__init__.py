@@ -16,7 +16,7 @@ from ._version import __version__ as __version__
 
 
 def _homes() -> dict[str, str]:
-    """Return the module of every public name, from the table in ``__init__.pyi``."""
+    """Return public name -> module from which it is imported, relative to this package; read from ``__init__.pyi``."""
     table = ast.parse(resources.files(__name__).joinpath("__init__.pyi").read_text(encoding="utf-8"))
     imports = [node for node in table.body if isinstance(node, ast.ImportFrom)]
     return {alias.name: node.module or "" for node in imports for alias in node.names}
@@ -27,7 +27,7 @@ __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that `import asymptotix` itself does not load JAX."""
+    """Import and return a public name when it is first used, so that `import asymptotix` itself does not load JAX."""
     if name not in _HOME:
         raise AttributeError(f"module 'asymptotix' has no attribute {name!r}")
     home = f"{__name__}.{_HOME[name]}".rstrip(".")

@@ -1,4 +1,4 @@
-"""Bayes-optimal learning: one problem class for several theories. Only this file chooses the theory of a model."""
+"""Bayes-optimal learning: one problem class for several models. Only this file chooses the theory of a model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Theory(Protocol):
-    """Methods of a theory of Bayes-optimal learning, each with the meaning that it has for :class:`Problem`."""
+    """Interface of a theory of Bayes-optimal learning: each method does what :class:`Problem` says of its namesake."""
 
     def dimensions(self) -> Mapping[str, tuple[str, ...]]: ...
 
@@ -51,7 +51,7 @@ class Theory(Protocol):
 
 @dataclass(frozen=True)
 class BayesOptimal(Problem):
-    """The best that any estimator can do on data from a model, and what message passing reaches.
+    """Bayes-optimal learning of a model: the errors of the posterior mean, and those that message passing reaches.
 
     Parameters
     ----------
@@ -59,28 +59,29 @@ class BayesOptimal(Problem):
         Or any model with a method ``bayes_optimal_theory()`` that returns a class. An instance of this class, created
         with this problem as its argument, is the theory that the verbs use.
     side_information : float
-        Overlap l in [0, 1) of side information S = sqrt(l) W + sqrt(1-l) noise about the teacher's weights.
+        Overlap l in [0, 1) of side information S = sqrt(l) W* + sqrt(1-l) noise about the teacher's weights W*.
 
     Notes
     -----
     ``<name>_err`` is the numerical error of ``<name>``; full definitions are in the attributes of a result, for example
-    ``result.overlap.attrs``. For all models except AttentionIndex, with D the dimension, P rows W of the weights, g the
-    output and n = alpha D samples:
+    ``result.overlap.attrs``. For all models except AttentionIndex, with D the dimension, W (P, D) weights drawn from
+    the posterior, W* those of the teacher, g the noiseless output and n = alpha D samples:
 
-    - ``overlap(index, index_other)``: Q = E[W W*^T]/D with the teacher W*; 0 if nothing is learned, the identity if
-      everything is. Its diagonal is a squared cosine.
+    - ``overlap(index, index_other)``: Q = E[W W*^T]/D; 0 if nothing is learned, the identity if everything is. Its
+      diagonal is a squared cosine.
     - ``test_error``: squared error, summed over outputs, of the posterior mean of g on fresh data; ``plugin_error``:
-      this error for g at the posterior mean of the weights.
+      this error for the g computed with the posterior mean of the weights.
     - ``estimation_error``: |W*^T W* - E[W^T W]|_F^2/D^2 = P - |Q|_F^2.
-    - ``free_entropy``: log evidence per dimension; of several fixed points the largest counts; inf at exact recovery.
+    - ``free_entropy``: log evidence per dimension, the largest of all fixed points; inf at exact recovery.
     - Message passing adds ``variance(index)``, the posterior variance in the run; ``empirical_variance(index)``, this
-      variance by the precision measured in the data; and ``eigenvalue(index)``, ``eigenvalue_gap(index)`` and
-      ``spectral_overlap(index)`` of the spectral start. The observables of SGD are listed in its docstring.
+      variance computed from the precision measured in the data; and ``eigenvalue(index)``, ``eigenvalue_gap(index)``
+      and ``spectral_overlap(index)`` of the spectral start. The observables of SGD are listed in its docstring.
 
-    For an AttentionIndex, with n = alpha d^2 samples, S_0 the target and S its posterior mean:
+    For an AttentionIndex, with n = alpha d^2 samples, S_0 (d, d) the target and S its posterior mean:
 
-    - ``q``: Tr(S^2)/d; ``estimation_error``: |S - S_0|_F^2/d; ``test_error``: squared error of the mean label.
-    - ``qhat``: precision of the field; the posterior is that of S_0 observed with noise of variance 1/qhat.
+    - ``q``: Tr(S^2)/d; ``estimation_error``: |S - S_0|_F^2/d; ``test_error``: squared error of the posterior mean of
+      the label on fresh data, for hardmax of the predicted label.
+    - ``qhat``: precision of the field; the posterior is that of S_0 observed with GOE noise of variance 1/qhat.
 
     Thresholds are listed in :func:`thresholds`. The equations, each with the function that computes it, are in
     docs/theory/sequence_index.md, and for an AttentionIndex in docs/theory/attention_index.md.
@@ -106,12 +107,12 @@ class BayesOptimal(Problem):
 
     @cached_property
     def theory(self) -> Any:
-        """The :class:`Theory` of this model; it may have further attributes, such as a channel."""
+        """The :class:`Theory` of this model and side information; it may have more attributes than that interface."""
         return theory_of(self.model)(self)
 
     @property
     def readouts(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Names of the methods that results of this model offer."""
+        """Names of the methods that a result offers: ``result.name(...)`` calls ``problem.name(result, ...)``."""
         return getattr(self.theory, "readouts", ())
 
     def outliers(self, result: Result) -> xr.Dataset:
@@ -163,7 +164,7 @@ class BayesOptimal(Problem):
 
 
 def theory_of(model: Any) -> Callable[[BayesOptimal], Theory]:
-    """Return the class of a model's theory; raise a TypeError if the model has none."""
+    """Return the class that computes the theory of a model from a BayesOptimal problem; TypeError if there is none."""
     if hasattr(model, "bayes_optimal_theory"):
         return model.bayes_optimal_theory()
     # Imports are local, the lighter theory first, so that a model loads only what it needs.

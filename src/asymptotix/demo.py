@@ -1,4 +1,4 @@
-"""The demonstration: a figure of each theory at a size of about a minute, with pictures, data and verdicts."""
+"""The demonstration: one figure of each theory, at a size that takes about a minute."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 from .figures.making.registry import named
 from .figures.making.reproduction import Reproduction
 
-#: Figures, and the settings that make them smaller than ``reproduce`` does.
+#: Name of a figure -> the settings that make it smaller than ``asymptotix reproduce`` does. With larger sizes a figure
+#: takes longer than a minute; with smaller ones its errors are larger.
 MINUTES: dict[str, dict[str, Any]] = {
     "deep/fig1-left": {
         "alphas": (0.1, 0.16, 0.2, 0.24, 0.3, 0.45, 0.65, 0.71, 0.75, 0.8, 0.87, 0.98, 1.02, 1.3),
@@ -26,6 +27,7 @@ MINUTES: dict[str, dict[str, Any]] = {
     },
     "paths/fig2": {"tasks": 3, "test_examples": 400, "sampled": [10], "draws": 150},
 }
+#: The same for ``main(quick=True)``, with still smaller sizes.
 QUICK: dict[str, dict[str, Any]] = {
     "deep/fig1-left": {"alphas": (0.1, 0.3, 0.7, 1.02), "simulated": (0.6, 1.2), "dim": (200,), "seeds": 2},
     "training/fig1": {
@@ -40,7 +42,7 @@ QUICK: dict[str, dict[str, Any]] = {
 
 
 def main(out: Path, quick: bool = False) -> None:
-    """Make the figures in the folder ``out`` and print their summaries."""
+    """Make the figures, each in a subfolder of ``out``, and print their summaries; ``quick``: at smaller sizes."""
     for name, settings in (QUICK if quick else MINUTES).items():
         print(f"{name} ...", flush=True)
         folder = out / name
@@ -53,7 +55,7 @@ def main(out: Path, quick: bool = False) -> None:
 
 
 def summary(made: Reproduction) -> str:
-    """Return the claims and agreements of a figure, as lines for a terminal."""
+    """Return the text of a figure: each published claim with our finding, and the largest distance of each curve."""
     signs: Mapping[bool | None, str] = {True: "holds", False: "DOES NOT HOLD", None: "not decided"}
     lines = [f"{made.shows} ({made.source})", "", "  Published, and found:"]
     for claim in made.findings.claims:

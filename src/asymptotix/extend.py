@@ -1,4 +1,4 @@
-"""Base classes, and the objects that their methods return, for authors of models, channels, theories and algorithms.
+"""Base classes for new models, channels, theories and algorithms, and the objects that their methods return.
 
 >>> from dataclasses import dataclass
 >>> import asymptotix as asx

@@ -1,6 +1,6 @@
 """Attention-indexed data: a teacher's attention matrix on Gaussian tokens.
 
-Boncoraglio et al., arXiv:2509.24914, eqs. (4)-(6). The subtracted trace is the trace of S_0 itself.
+Boncoraglio et al., arXiv:2509.24914, eqs. (4)-(6). The trace that h(S_0) subtracts is the trace of S_0 itself.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from .targets.target import Target
 ACTIVATIONS = ("softmax", "hardmax", "linear")
 OUTPUTS = ("label", "sequence")
 CENTRINGS = ("trace", "empirical")
-#: Number of nodes of the coarsest average in use, for the estimate of memory.
+#: Smallest number of quadrature nodes with which results are averaged; the estimate of memory assumes this number.
 FEWEST_NODES = 2**12
-#: Largest share of Q_0 in one direction at which the pre-activation counts as Gaussian.
+#: Largest share of Q_0 in one spike without a remark on test errors; above it the pre-activation is not Gaussian.
 LARGEST_SHARE = 0.1
 
 
@@ -106,7 +106,7 @@ class AttentionIndex(Specification):
         refuse_beyond_memory(needed, f"an average over the outputs of {T} tokens", "fewer tokens")
 
     def remark_on_spikes(self) -> str:
-        """Return a remark on test errors if one direction carries much of the signal; otherwise an empty string."""
+        """Return a remark that test errors are approximate if one spike carries more than a tenth of Q_0; else ""."""
         target = self.target
         if not len(target.spikes) or self.activation == "linear" or not target.spike_weight:
             return ""
@@ -120,12 +120,12 @@ class AttentionIndex(Specification):
 
     @property
     def teacher_beta(self) -> float:
-        """Inverse temperature of the target's activation."""
+        """Inverse temperature of the target's activation: ``target_beta``, or ``beta`` if that is None."""
         return self.beta if self.target_beta is None else self.target_beta
 
     @property
     def beta_ratio(self) -> float:
-        """beta_0/beta, the multiple of S_0 that gives the target's noiseless output."""
+        """beta_0/beta: the learner S = (beta_0/beta) S_0 gives the target's noiseless output."""
         return self.teacher_beta / self.beta
 
     @property
@@ -135,7 +135,7 @@ class AttentionIndex(Specification):
 
     @property
     def visible_directions(self) -> int:
-        """Number N of directions that the output depends on; a softmax ignores an equal shift of all entries."""
+        """Number N of directions of R that y depends on: L, or L - 1 if sigma ignores an equal shift of all entries."""
         return self.pairs if self.activation == "linear" else self.pairs - 1
 
     @property
@@ -150,5 +150,5 @@ class AttentionIndex(Specification):
 
     @property
     def noisy_signal(self) -> float:
-        """Q_0' = Q_0 + noise/2, the variance per normalised entry of the noisy pre-activation."""
+        """Q_0' = Q_0 + noise/2, the variance of z_ab in the noisy pre-activation R_ab = sqrt(1 + delta_ab) z_ab."""
         return self.target.mean_square + 0.5 * self.noise

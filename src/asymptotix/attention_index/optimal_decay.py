@@ -1,7 +1,8 @@
 """Search for the weight decay at which training generalises best.
 
-With noise, and few directions above the noise, the best cut eps is the edge 2 delta of the noise in the field. Hence
-sqrt(width_ratio) weight_decay = sqrt(qhat) for any channel. The search of :func:`optimum` starts at this decay.
+The data act on S as a field mhat (S_0 + delta GOE), delta = sqrt(qhat)/mhat. Training keeps the eigenvalues of S_0 +
+delta GOE above a cut eps. With noise, and few directions above the noise, the best cut is the noise's edge 2 delta.
+Hence sqrt(width_ratio) weight_decay = sqrt(qhat) for any channel. The search of :func:`optimum` starts at this decay.
 
 Equation sc-decay of docs/theory/scaling.md.
 """
@@ -22,27 +23,29 @@ from .risk import RiskMinimization
 from .theory.vanishing_weight_decay import recovers_exactly
 
 OBSERVABLES = ("test_error", "excess_error", "estimation_error")
-#: Most iterations towards the fixed point weight_decay = sqrt(qhat), and the factor of change at which they end.
+#: Largest number of iterations for the first decay of the search, and the factor of change of the decay at which they
+#: end. A worse first decay makes the search longer.
 _STARTS, _CLOSE = 8, 1.1
 #: Factor between successive decays in the search for a bracket.
 _FACTOR = 3.0
-#: Smallest decay of the search over its start. If the error still falls there, the best decay counts as zero.
+#: Smallest decay of the search, relative to the first one. If the error still falls there, the best decay is zero.
 _VANISHING = 1e-7
-#: Share of the start. A flat minimum below it, with an error of one or more in log decay, counts as one at zero.
+#: Decay, relative to the first one, below which a minimum with an error >= 1 of its log decay counts as zero.
 _SMALL = 1e-3
 
 
 class OptimalDecay(Optimum):
-    """The best weight decay: an :class:`~asymptotix.core.gradient.Optimum` with the decay ``at`` and ``at_error``.
+    """The weight decay ``at`` at which the error ``observable`` is smallest, and this smallest error ``value``.
 
-    The decay is zero if the error decreases all the way to vanishing decay.
+    ``at_error`` and ``value_error`` are numerical errors. If the error decreases all the way to vanishing decay, ``at``
+    is zero. ``status`` and ``words`` are those of :class:`~asymptotix.core.gradient.Optimum`.
     """
 
     observable: str
 
     @classmethod
     def of(cls, found: Optimum, observable: str) -> Self:
-        """Convert an optimum over the weight decay."""
+        """Return ``found``, an optimum over the weight decay, as an OptimalDecay of the named observable."""
         errors = {"at_error": found.at_error, "value_error": found.value_error}
         decay = cls(found.at, found.value, found.inside, found.status, found.words, **errors)
         decay.observable = observable
@@ -74,7 +77,8 @@ def optimal_weight_decay(
 ) -> OptimalDecay:
     """Return the weight decay at which an error of training is smallest.
 
-    The function is :func:`optimum` without bounds; the search starts where sqrt(width_ratio) weight_decay = sqrt(qhat).
+    The function is :func:`optimum` without bounds. The search starts where sqrt(width_ratio) weight_decay = sqrt(qhat),
+    the standard deviation of the noise in the field that the data exert on S.
 
     Parameters
     ----------
@@ -92,7 +96,7 @@ def optimal_weight_decay(
     Returns
     -------
     OptimalDecay
-        ``at`` (also ``weight_decay``), ``value``, the errors of both, ``status`` and ``words``.
+        ``at`` (also ``weight_decay``), ``value`` (smallest error), the numerical errors of both, ``status``, ``words``.
 
     Examples
     --------
@@ -130,7 +134,7 @@ def _found(problem: RiskMinimization, alpha: float, observable: str, tolerance: 
 
 
 def _outcome(problem: RiskMinimization, alpha: float, decay: float) -> Outcome:
-    """Solve the problem at one decay."""
+    """Return the theory's outcome at the weight decay ``decay``; FAILED where its equations break down."""
     interrupts.check()
     theory = replace(problem, weight_decay=decay).theory
     try:
@@ -140,7 +144,7 @@ def _outcome(problem: RiskMinimization, alpha: float, decay: float) -> Outcome:
 
 
 def _start(problem: RiskMinimization, alpha: float, say: Say) -> float:
-    """Return a decay close to the solution of weight_decay = sqrt(qhat(weight_decay) / width_ratio)."""
+    """Return a decay near the root of decay = sqrt(qhat(decay) / width_ratio), or near the best one for a full S."""
     model, factorized = problem.model, problem.parameterization == "factorized"
     decay = float(np.sqrt(alpha * (model.noise + 1e-3 * model.signal)))
     for _ in range(_STARTS):
@@ -161,7 +165,7 @@ def _start(problem: RiskMinimization, alpha: float, say: Say) -> float:
 
 
 def _at_zero(problem: RiskMinimization, alpha: float, observable: str, words: str, lowest: float = 0.0) -> OptimalDecay:
-    """Return the limit of vanishing decay, or the smallest decay of the search if the theory has no such limit."""
+    """Return the optimum at zero decay for the reason ``words``, or at ``lowest`` if the theory has no such limit."""
     covered = problem.loss == "squared" and problem.penalty is None
     decay = 0.0 if covered else lowest
     outcome = _outcome(problem, alpha, decay)

@@ -1,4 +1,4 @@
-"""Regularised training of single-head attention: the problem that the verbs act on.
+"""Regularised training of single-head attention: the problem class for :func:`solve`, :func:`thresholds` and others.
 
 Boncoraglio et al., arXiv:2509.24914, eq. (2), and eq. (20) with the factor d that its penalty lacks. Eq. (1) defines
 S = W W^T / sqrt(m d).
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from .spectra.learned import LearnedSpectrum
     from .theory.training_theory import Starts, TrainingTheory
 
-#: Largest alpha; above it the noise of the field is below the rounding errors of the spectrum.
+#: Largest alpha that is accepted; above it the noise of the field is below the rounding errors of the spectrum.
 MOST_SAMPLES = 1e12
-#: Thresholds with equations of their own, and thresholds found by following the field along alpha.
+#: Names of the thresholds that have equations of their own, and of those found by following the field along alpha.
 COUNTING_THRESHOLDS = ("interpolation", "exact_recovery")
 OUTLIER_THRESHOLDS = ("outlier", "outlier_until", "outlier_again")
 PARAMETERIZATIONS = ("factorized", "full")
@@ -79,8 +79,8 @@ class RiskMinimization(Problem):
     - ``excess_error``: test_error minus its value for the best multiple of S_0, see :func:`population_optimum`.
     - ``train_loss``: L/d^2, penalty included. ``estimation_error``: |S - S_0|_F^2/d = Q_0 - 2m + q.
     - ``rank``: share of the eigenvalues of S that are not zero (in an experiment: beyond 0.01).
-    - ``m``: Tr(S S_0)/d; ``q``: Tr(S^2)/d; ``Sigma``: the response; ``mhat``, ``Sigmahat``, ``qhat``: their conjugate
-      fields.
+    - ``m``: Tr(S S_0)/d; ``q``: Tr(S^2)/d; ``Sigma``: the response of S; ``mhat``, ``Sigmahat``, ``qhat``: their
+      conjugate fields.
     - ``delta``, ``eps``, ``scale``: the eigenvalues of S are scale (x - eps)_+, x from the target's law convolved with
       a semicircle of variance delta^2.
     - ``potential``: Phi, equal to train_loss at a fixed point. ``replicon``: below 1 replica symmetry is stable.
@@ -94,18 +94,18 @@ class RiskMinimization(Problem):
     *Starts* of :func:`solve`. "uninformed": S has a thousandth of the size of S_0, and a cosine of 0.001 with it.
     "informed": S has the size of S_0, and a cosine of 0.999 with it. If the loss is not convex, each of these two also
     tries the other one. If they lead to two branches, the branch of lower training loss is reported, because it
-    contains the minimiser, and the status says so. "continued": the largest alpha starts from a learner that knows two
-    thirds of the target, and each other point from the next larger alpha. "continued", and a start given as
-    (m, q, Sigma), follow one branch even if it is not the lowest. Except for "continued", the points of a call do not
-    depend on one another.
+    contains the minimiser, and the status says so. "continued": the largest alpha starts from an S of 0.9 times the
+    size of S_0 and a cosine of 0.78 with it, and each other point from the solution at the next larger alpha.
+    "continued", and a start given as (m, q, Sigma), follow one branch even if it is not the lowest. Except for
+    "continued", the points of a call do not depend on one another.
 
     *Tolerance* of :func:`solve`. The tolerance bounds the numerical errors of test_error, train_error, train_loss,
     estimation_error and rank, relative to the number or to its natural size, whichever is larger. The natural size is
     Q_0 for estimation_error; one for the rank and for the built-in losses of a softmax; Q_0' for the linear channel;
     and for a loss of your own its change between h = 0 and an h as large as the target's. If the tolerance is not met,
-    more nodes are used. If they do not suffice, or if an error exceeds its number, the status is "inaccurate". The
-    status is "not valid" for a replicon of one or more, or if the proximal map jumps on a thousandth of the data. For a
-    learner narrower than its rank the status says "narrow: heuristic".
+    more nodes are used. If they do not suffice, or if an error exceeds the number itself, the status is "inaccurate".
+    The status is "not valid" for a replicon of one or more, or if the proximal map jumps on a thousandth of the data.
+    For a learner narrower than its rank the status says "narrow: heuristic".
 
     *Units*. Results do not depend on units. Each of these changes leaves the problem the same: loss and weight_decay
     times c; penalty times c and weight_decay over c; eigenvalues of the target times s, noise times s^2, beta and
@@ -163,7 +163,7 @@ class RiskMinimization(Problem):
         self._try_functions()
 
     def _try_functions(self) -> None:
-        """Try the user's functions now, so that they fail here and not in a verb."""
+        """Store snapshots of the user's loss and penalty and try them, so that errors occur here, not in ``solve``."""
         if not callable(self.loss) and self.penalty is None:
             return
         from .loss.own_functions import try_loss, try_penalty
@@ -186,13 +186,13 @@ class RiskMinimization(Problem):
         return TrainingTheory(self)
 
     def function_values(self, field: str) -> np.ndarray | None:
-        """Return the loss or penalty at fixed points typical of targets and learners: its fingerprint in a file."""
+        """Return 16 values of the user's penalty or 8 of the loss at fixed points, for files; None if built-in."""
         T = self.model.tokens
         found = self._own_at(field, fixed_points(16) if field == "penalty" else fixed_points(2, 8, T, T))
         return None if found is None else condensed(found)
 
     def function_sample(self, field: str) -> np.ndarray | None:
-        """Return the loss or penalty at many fixed points in units of the target, some of them large."""
+        """Return 512 values of the user's loss or penalty at points in the target's units; None if built-in."""
         T = self.model.tokens
         points = far_points(SAMPLE_LENGTH) if field == "penalty" else fixed_points(2, SAMPLE_LENGTH, T, T)
         if field == "loss":
@@ -213,7 +213,7 @@ class RiskMinimization(Problem):
             return program_digest(function, *([()] if field == "penalty" else [(T, T), (T, T)]))
 
     def _own_at(self, field: str, points: np.ndarray) -> np.ndarray | None:
-        """Return the user's penalty at t (n,), or the loss at logits (2, n, T, T); None for built-in functions."""
+        """Return (n,) values of the user's penalty at t (n,) or loss at logits and h (2, n, T, T); None if built-in."""
         import jax
 
         function = self.function(field)
@@ -276,7 +276,7 @@ class RiskMinimization(Problem):
     def gradient(
         self, observable: str, field: str, *, alpha: float, tolerance: float, say: Say = quietly
     ) -> Derivative:
-        """Return an observable, its derivative with respect to a numeric field or alpha, and the status."""
+        """Return an observable, its derivative by ``field`` (a numeric field or "alpha"), errors and status."""
         from .theory.implicit_derivatives import value_and_derivative
 
         at = alpha if field == "alpha" else self._differentiable(field)
@@ -309,9 +309,10 @@ class RiskMinimization(Problem):
     def outliers(self, result: Result) -> xr.Dataset:
         """Return the outliers of the target's spikes, at every point of a theory or in every run of an experiment.
 
-        The dataset has the dimensions of the result and ``spike``, and the variable ``theta``. A theory adds
-        ``location`` (eigenvalue of the field), ``eigenvalue`` (of S), ``singular_value``, ``overlap`` (squared, of the
-        directions), ``detached``, ``visible`` and errors. An experiment adds ``eigenvalue``, ``singular_value`` and
+        The dataset has the dimensions of the result and ``spike``. The variable ``theta`` is the spike's eigenvalue. A
+        theory adds ``location`` (eigenvalue of the field), ``eigenvalue`` (of S), ``singular_value``, ``overlap``
+        (squared, of the directions), ``detached`` (whether the spike is apart from the field's bulk), ``visible``
+        (whether it is also an eigenvalue of S) and errors. An experiment adds ``eigenvalue``, ``singular_value`` and
         ``overlap`` of the learned eigenvector that overlaps most with the spike.
         """
         from .outliers.training_outliers import outliers_of_training

@@ -21,15 +21,15 @@ TRIAL_MATRICES = 2
 
 
 def initial_weights(seed: int, dim: int, samples: int) -> list[int]:
-    """Return the seed of the weights from which Adam starts."""
+    """Return the NumPy seed of Adam's initial weights in the run ``seed`` at dimension d and n = ``samples``."""
     return [seed, dim, samples]
 
 
 def sensing_noise(seed: int, dim: int, samples: int) -> list[int]:
-    """Return the seed of the label noise of Gaussian sensing; Adam's weights may share it, as no run draws both."""
+    """Return the NumPy seed of the label noise of Gaussian sensing; Adam's weights share it, as no run draws both."""
     return [seed, dim, samples]
 
 
 def fresh_coordinates(seed: int) -> int:
-    """Return the scrambling of the Sobol points for new samples of Gaussian sensing at a given learned matrix."""
+    """Return the Sobol scrambling, the run's seed, of the new samples for the test errors of Gaussian sensing."""
     return seed

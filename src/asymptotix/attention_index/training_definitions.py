@@ -219,8 +219,7 @@ BAYES_DEFINITIONS: Table = table(
     ),
     Observable(
         "test_error", "test error",
-        "Squared error of the posterior mean of the label on fresh data, summed over its entries; with hardmax of "
-        "the prediction itself.",
+        "Squared error of the posterior mean of the label on fresh data, summed over its entries.",
         formula="E|sigma(z_0)|^2 - E<sigma(z_0), sigma(z_0')>", reference=_BAYES,
     ),
     Observable(

@@ -1,7 +1,7 @@
 """The order parameter of given weights, and scores of single heads computed from an order parameter.
 
 Tiberi et al., arXiv:2405.15926, eq. (13) for the order parameter of weights; section 4.2 (head pruning) for the score,
-whose formula has no number. Where that formula and the released code differ, rule "both" is the formula, "either" the
+whose formula has no number. The released code differs from that formula: rule "both" is the formula, "either" the
 code.
 
 Equations ap-meaning, ap-score of docs/theory/attention_paths.md.
@@ -27,12 +27,14 @@ RULES = ("both", "either")
 
 
 def path_heads(heads: Sequence[int]) -> np.ndarray:
-    """Return the head of every path in every layer, (paths, layers); the first layer's head is the slowest index."""
+    """Return each path's head, from 0, in every layer, (paths, layers); the first layer's head varies slowest."""
     return np.stack([index.ravel() for index in np.indices(heads)], axis=1)
 
 
 def path_names(heads: Sequence[int]) -> list[str]:
-    """Return the name of every path: its heads from the first layer to the last, counted from one, as in "1-3".
+    """Return the name of every path, such as "1-3": its heads from the first layer to the last, counted from one.
+
+    ``heads`` are the numbers of heads per layer. The first layer's head varies slowest.
 
     >>> path_names((2, 2))
     ['1-1', '1-2', '2-1', '2-2']
@@ -44,7 +46,8 @@ def scores(U: np.ndarray, heads: tuple[int, ...], rule: str = "both", normalize:
     """Return the score of every head, (..., layers, largest number of heads); nan where a layer has fewer heads.
 
     The score is the sum of |U^{pi pi'}| over the pairs of paths of which both (rule "both") or at least one ("either")
-    pass through the head. U has shape (..., paths, paths).
+    pass through the head. U has shape (..., paths, paths), and ``heads`` are the numbers of heads per layer. With
+    ``normalize``, the scores of each matrix U are divided by the largest of them.
     """
     checks.one_of("rule", rule, RULES)
     checks.one_of("normalize", normalize, (True, False))
@@ -118,7 +121,8 @@ def head_scores(
 def empirical_order_parameter(weights: Weights, scaling: str = "order one") -> np.ndarray:
     """Return the order parameter U^{pi pi'} = Veff^pi . Veff^pi' / N_1 of given weights, such as trained ones.
 
-    The theory's order parameter describes the mean of this matrix under the posterior.
+    Veff^pi are the effective weights of path pi (:meth:`AttentionPaths.effective_weights`), a vector of length N_1. The
+    theory's order parameter describes the mean of this matrix under the posterior.
 
     Parameters
     ----------
@@ -133,6 +137,7 @@ def empirical_order_parameter(weights: Weights, scaling: str = "order one") -> n
     Returns
     -------
     array (paths, paths), or (paths, C, paths, C) for C outputs
+        The first layer's head varies slowest.
 
     Examples
     --------
@@ -156,7 +161,7 @@ def empirical_order_parameter(weights: Weights, scaling: str = "order one") -> n
 
 
 def _of_result(result: Result, heads: Sequence[int] | AttentionPaths | None) -> tuple[xr.DataArray, tuple[int, ...]]:
-    """Return |U| summed over the outputs, with the paths last, and the numbers of heads of the result's network."""
+    """Return |U| summed over the outputs, (..., path, path_other), and the numbers of heads H_1, ..., H_L."""
     U, counts = found_order_parameter(result), network_of(result).heads
     if heads is not None and _counts(heads) != counts:
         raise ValueError(f"heads must be those of the result's network, {counts}, or left out, got {heads!r}")

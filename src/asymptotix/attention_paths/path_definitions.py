@@ -1,6 +1,6 @@
 """Definitions of the observables of attention paths, for the theory and for chains that sample the same posterior.
 
-Tiberi et al., arXiv:2405.15926, with the corrections stated in the modules of this theory.
+Tiberi et al., arXiv:2405.15926, with the corrections that the modules of ``attention_paths`` state.
 """
 
 from __future__ import annotations

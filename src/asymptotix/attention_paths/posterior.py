@@ -36,7 +36,8 @@ from .theory.action import Action, checked_ratios, checked_variances, required_b
 from .theory.order_parameter import OrderParameter, minimise
 from .theory.single_path import SinglePath
 
-#: Scaled gradient of the action below which the search for its minimum ends; a smaller tolerance replaces it.
+#: Scaled gradient of the action, max |U^1/2 (dS/dU) U^1/2|, below which the search for its minimum ends. A smaller
+#: tolerance of the user replaces it. Much larger: U is inaccurate. Much smaller: rounding ends the search first.
 _GRADIENT = 1e-8
 
 
@@ -46,7 +47,8 @@ class PathPosterior(Problem):
 
     p(weights) is proportional to exp(-|f(X) - Y|^2/(2 temperature) - |weights|^2/(2 prior_variance)). At large N and
     large number P of examples, with P/N fixed, a matrix U over pairs of attention paths describes the posterior. U
-    minimises an action and weights the paths' kernels. ``width=inf`` is the Gaussian-process limit, U = s2^{L+1} I.
+    minimises an action and weights the paths' kernels. ``width=inf`` is the Gaussian-process limit: U is the identity
+    times prior_variance^{L+1}, for L layers.
 
     Parameters
     ----------
@@ -57,6 +59,7 @@ class PathPosterior(Problem):
         that are not opposite numbers are refused. Three or more values are fitted as numbers.
         With an axis for outputs, C readouts share the network below them and U acts on pairs (path, output).
     temperature : float
+        Variance of the label noise in the likelihood.
     prior_variance : float or tuple of float
         One variance for all weights, or L + 2 variances: projection, value matrices of layers 1..L, readout.
     width_ratios : tuple of float, optional
@@ -130,11 +133,11 @@ class PathPosterior(Problem):
 
     @property
     def prior_variances(self) -> tuple[float, ...]:
-        """Variances of the projection, the value matrices of layers 1..L and the readout."""
+        """L + 2 prior variances: of the projection, the value matrices of layers 1..L, and the readout."""
         return checked_variances(self.prior_variance, self.network.layers)
 
     def widths(self, width: float) -> tuple[float, ...]:
-        """Return N_1, ..., N_L, N_a: the widths that the layers and the readout read from."""
+        """Return N_1, ..., N_L, N_a, the input widths of the value layers and the readout; all inf for width inf."""
         ratios = checked_ratios(self.width_ratios, self.network.layers)
         # Rounded, because a product such as 0.07 * 100 misses its integer in the last digit of double precision.
         return tuple(round(r * float(width), 9) if math.isfinite(width) else math.inf for r in ratios)
@@ -169,7 +172,10 @@ class PathPosterior(Problem):
     def solve_points(
         self, points: Sequence[Mapping[str, float]], *, start: str | ArrayLike, tolerance: float, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
-        """Solve from the widest to the narrowest width; each search starts at the last converged minimum."""
+        """Solve from the widest to the narrowest width; yield (position in ``points``, outcome).
+
+        Each search starts at the last converged minimum.
+        """
         first = self._first(start)
         widths = np.array([point["width"] for point in points], float)
         if notes := [note for width in widths if (note := self._narrow(width))]:
@@ -192,7 +198,7 @@ class PathPosterior(Problem):
             yield int(position), Outcome(values, status, words="; ".join(filter(None, (words, self._narrow(width)))))
 
     def _first(self, start: str | ArrayLike) -> np.ndarray | None:
-        """Return the U at which the search at the widest finite width starts; None is the Gaussian-process limit."""
+        """Return the U (paths C, paths C) at which the first search starts; None is the Gaussian-process limit."""
         if isinstance(start, str):
             if start != "uninformed":
                 raise ValueError(
@@ -203,7 +209,7 @@ class PathPosterior(Problem):
         return checks.array_of_shape("start", start, shape).reshape(math.isqrt(math.prod(shape)), -1)
 
     def _search(self, tolerance: float) -> Callable[[float, np.ndarray | None], OrderParameter]:
-        """Return the minimiser as a function of the width and of the order parameter to start from."""
+        """Return the function (width, U to start from) -> minimum; it stops at the scaled gradient ``tolerance``."""
         data, settings = (self.attended, self.labels), (self.temperature, self.prior_variance)
         if self.network.paths == 1 and self.outputs == 1:
             single = SinglePath(*data, self.network.layers, *settings, self.width_ratios)
@@ -262,41 +268,46 @@ class PathPosterior(Problem):
         labels: np.ndarray,
         without: Heads | None = None,
     ) -> xr.Dataset:
-        """Return accuracy, squared error of the mean prediction and mean variance, for every point of the result.
+        """Return ``accuracy``, ``test_error`` and ``variance`` on labelled inputs, for every point of the result.
 
-        A prediction is correct where it has the label's sign; with two or more outputs, where the same output is the
-        largest in both. If two classes were learned, ``labels`` may hold only these. ``without``: see `predict`.
+        ``accuracy`` is the share of correct predictions, ``test_error`` the squared error of the mean prediction,
+        ``variance`` the output's variance; these two are means over examples and outputs. A prediction is correct
+        where it has the label's sign; with two or more outputs, where prediction and label have the same largest
+        output. ``labels`` are (examples,) or (examples, outputs); if two classes were learned, only these may occur.
+        ``without``: see `predict`.
         """
         return posterior_readouts.evaluate(self, result, inputs, labels, without)
 
     def alignment(self, result: Result, count: int = 30) -> xr.DataArray:
-        """Return the overlap of the labels with the kernel's leading eigenvectors, for every point of the result.
+        """Return the overlaps (..., component) of the labels with the kernel's ``count`` leading eigenvectors.
 
-        The overlap |e_r . Y| / sqrt(P C) is 1 for labels of +-1 along one eigenvector. With several outputs, the
-        eigenvectors e_r are those of the kernel over all pairs (example, output).
+        The overlap of labels Y, P examples with C outputs, with the unit eigenvector e_r is |e_r . Y| / sqrt(P C): 1
+        if labels of +-1 lie along e_r. The kernel acts on all pairs (example, output). ``component`` goes from the
+        largest eigenvalue down.
         """
         return posterior_readouts.alignment(self, result, count)
 
     def kernel(self, result: Result) -> xr.DataArray:
-        """Return the kernel K between the training examples, for every point of the result.
+        """Return the kernel K (..., example, example_other) between the training examples, for every point.
 
-        K = (s_0/d) sum U^{pi pi'} C_{pi pi'} over pairs of the d paths, with C the kernel of a pair. For a sampled
-        result, U is the mean of the draws.
+        K = (s_0/d) sum U^{pi pi'} C_{pi pi'} over pairs of the d paths, with C the kernel of a pair and s_0 the prior
+        variance of the projection. For a sampled result, U is the mean of the draws. With an axis for outputs, the
+        dimensions are (..., output, example, output_other, example_other).
         """
         return posterior_readouts.kernel(self, result)
 
     def swept(self, dims: Iterable[str]) -> list[str]:
-        """Return the dimensions of a grid that are fields of this problem."""
+        """Return those of the grid dimensions ``dims`` that are numeric fields of this problem."""
         own = numeric_fields(self)
         return [dim for dim in dims if dim in own]
 
     def at(self, fields: Mapping[str, float]) -> Self:
-        """Return the problem with other values of some fields."""
+        """Return this problem with new values of some fields; ``fields`` is field -> value."""
         return with_fields(self, **fields) if fields else self
 
 
 def _judged(found: OrderParameter, tolerance: float) -> tuple[Status, str]:
-    """Return the status of a solved point and its sentence: does the error of U meet the tolerance?"""
+    """Return status and text of a solved point; U's error may be ``tolerance`` times the largest entry of U."""
     if not (np.isfinite(found.U).all() and np.isfinite(found.action)):
         return Status.FAILED, "failed: the action is not finite, width or temperature are beyond what numbers hold"
     if found.status is Status.NOT_CONVERGED and found.gradient_norm > _GRADIENT:

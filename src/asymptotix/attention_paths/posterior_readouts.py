@@ -23,14 +23,14 @@ from .predictors.draws_average import DrawsPredictor
 from .predictors.gaussian_process import NoPrediction, Predictor
 from .pruning import Heads, remaining_paths
 
-#: Size, in bytes, of the attended inputs of test examples that are in memory at a time.
+#: Bytes of the attended inputs of test examples that are in memory at a time. Smaller: more chunks, slower.
 _CHUNK_BYTES = 2**28
 
 AnyPredictor = Predictor | DrawsPredictor | NoPrediction
 
 
 class LearnedPosterior(Protocol):
-    """The part of a problem that predictions need: network, training data and prior."""
+    """A problem whose results can predict: it has a network, training data and a prior."""
 
     @property
     def network(self) -> AttentionPaths: ...
@@ -49,24 +49,24 @@ class LearnedPosterior(Protocol):
 
     @cached_property
     def attended(self) -> np.ndarray:
-        """Attended inputs of the training examples."""
+        """Attended inputs of the training examples, (P, paths, N0)."""
         ...
 
     def dimensions(self) -> Mapping[str, tuple[str, ...]]: ...
 
     def swept(self, dims: Iterable[str]) -> list[str]:
-        """Return the dimensions of a grid that are fields of this problem."""
+        """Return those of the grid dimensions ``dims`` that are numeric fields of this problem."""
         ...
 
     def at(self, fields: Mapping[str, float]) -> Self:
-        """Return the problem with other values of these fields."""
+        """Return this problem with new values of some fields; ``fields`` is field -> value."""
         ...
 
 
 def predict(
     problem: LearnedPosterior, result: Result, inputs: Inputs, without: Heads | None
 ) -> tuple[xr.DataArray, xr.DataArray]:
-    """Return mean and variance of the output at new inputs; see :meth:`PathPosterior.predict`."""
+    """Return mean and variance, (..., example) or (..., example, output); see :meth:`PathPosterior.predict`."""
     removed = ~remaining_paths(problem.network.heads, () if without is None else without, "without")
     features, given = np.shape(tokens_of(problem.inputs))[-1], np.shape(tokens_of(inputs))
     if given[-1] != features:
@@ -95,7 +95,7 @@ def evaluate(
     labels: np.ndarray,
     without: Heads | None,
 ) -> xr.Dataset:
-    """Return accuracy, squared error and variance of the predictions; see :meth:`PathPosterior.evaluate`."""
+    """Return ``accuracy``, ``test_error`` and ``variance`` of the predictions; see :meth:`PathPosterior.evaluate`."""
     labels = labels_of_examples(labels, len(tokens_of(inputs)))
     outputs = problem.labels.shape[1:]
     if labels.shape[1:] != outputs:
@@ -120,21 +120,21 @@ def evaluate(
 
 
 def alignment(problem: LearnedPosterior, result: Result, count: int) -> xr.DataArray:
-    """Return the overlap of the labels with the kernel's eigenvectors; see :meth:`PathPosterior.alignment`."""
+    """Return the labels' overlaps (..., component) with the kernel's eigenvectors; see `PathPosterior.alignment`."""
     count = checks.integer("count", count, 1)
     rows = [predictor.alignment(count) for _, predictor in _predictors(problem, result)]
     return _labelled(problem, result, rows, ("component",))
 
 
 def kernel(problem: LearnedPosterior, result: Result) -> xr.DataArray:
-    """Return the kernel between the training examples; see :meth:`PathPosterior.kernel`."""
+    """Return the kernel between the training examples, (..., example, example_other); see `PathPosterior.kernel`."""
     rows = [predictor.kernel for _, predictor in _predictors(problem, result)]
     dims = ("output", "example")[-problem.labels.ndim :]
     return _labelled(problem, result, rows, (*dims, *(f"{dim}_other" for dim in dims)))
 
 
 def _predictors(problem: LearnedPosterior, result: Result) -> Iterator[tuple[AttentionPaths, AnyPredictor]]:
-    """Yield network and predictor of every point of the result, in the order that `_labelled` expects."""
+    """Yield (network, predictor) of every point of the result's grid, the last dimension fastest."""
     U = _order_parameter(problem, result)
     grid = _grid(problem, U)
     swept = problem.swept(grid)
@@ -154,7 +154,10 @@ def _predictors(problem: LearnedPosterior, result: Result) -> Iterator[tuple[Att
 def _predictor(
     problem: LearnedPosterior, xi: np.ndarray, result: Result, U: np.ndarray, position: Mapping[str, int]
 ) -> AnyPredictor:
-    """Return the predictor of one point: from its draws if the result has draws, otherwise from U."""
+    """Return the predictor of one point, by its draws if there are any, otherwise by U.
+
+    ``xi`` (P, paths, N0) are attended training inputs; ``position`` is dimension -> index of the point.
+    """
     if not np.isfinite(U).all():
         return NoPrediction(problem.labels)
     predictor = Predictor(xi, problem.labels, U, problem.temperature, problem.prior_variances[0])
@@ -165,7 +168,10 @@ def _predictor(
 
 
 def _draws(problem: LearnedPosterior, result: Result, name: str, position: Mapping[str, int]) -> np.ndarray | None:
-    """Return the finite draws of one point (an interrupted run lacks the others); None if the result has no draws."""
+    """Return the finite draws of variable ``name`` at a point, (draws, ...); None if the result has no draws.
+
+    ``position`` is dimension -> index of the point. Missing draws of an interrupted run are nan.
+    """
     if name not in result.ds:
         return None
     order = ("draw", *problem.dimensions()["order_parameter"], "feature")
@@ -178,13 +184,13 @@ def _order_parameter(problem: LearnedPosterior, result: Result) -> xr.DataArray:
 
 
 def _grid(problem: LearnedPosterior, U: xr.DataArray) -> dict[str, int]:
-    """Return the dimensions of the result, without those of a single order parameter, and their lengths."""
+    """Return dimension -> length for the dimensions of ``U`` that are not those of a single order parameter."""
     own = problem.dimensions()["order_parameter"]
     return {str(dim): length for dim, length in U.sizes.items() if dim not in own}
 
 
 def _labelled(problem: LearnedPosterior, result: Result, rows: list[np.ndarray], dims: tuple[str, ...]) -> xr.DataArray:
-    """Stack one row per point of the result; the result's dimensions and coordinates come before those of a row."""
+    """Return ``rows``, one array of dimensions ``dims`` per point, as one array over the grid of the result."""
     U = _order_parameter(problem, result)
     grid = _grid(problem, U)
     values = np.stack(rows).reshape(*grid.values(), *rows[0].shape)

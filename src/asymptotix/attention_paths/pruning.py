@@ -25,12 +25,12 @@ from .training.trained_paths import TrainedPaths
 Heads = Iterable[tuple[int, int] | str]
 Prunable = TypeVar("Prunable", AttentionPaths, AttendedInputs, Weights, TrainedPaths, Result)
 
-#: Variables that hold for the whole network only: search, chains, and weights that were fitted with the pruned heads.
+#: Variables of a result that hold only for the whole network; pruned results lack them.
 _OF_THE_WHOLE = ("action", "gradient_norm", "chain_state", "path_weights_draws")
 
 
 def prune(whole: Prunable, heads: Heads, *, rescale: bool = True) -> Prunable:
-    """Leave heads out.
+    """Return a network, its data, its weights or a result without some heads.
 
     A network, its data and its weights lose the heads. The smaller network divides the sum of layer l by the square
     root of the number of remaining heads, as in the published experiment. With ``rescale=False`` the values of weights
@@ -42,9 +42,10 @@ def prune(whole: Prunable, heads: Heads, *, rescale: bool = True) -> Prunable:
 
         K(x, x') = (s_0 / d) sum over the remaining pi, pi' of U^{pi pi'} C_{pi pi'}(x, x')
 
-    with the prefactor of all d paths and the order parameter learned by all of them: the projection is fitted anew to
-    the labels. To take heads out of a trained network without fitting anything anew, call
-    ``predict(inputs, without=heads)`` or ``evaluate(inputs, labels, without=heads)`` on the unpruned result.
+    with the prefactor of all d paths, the order parameter learned by all of them, and the prior variance s_0 of the
+    projection: the projection is fitted anew to the labels. To take heads out of a trained network without fitting
+    anything anew, call ``predict(inputs, without=heads)`` or ``evaluate(inputs, labels, without=heads)`` on the
+    unpruned result.
 
     Parameters
     ----------
@@ -95,7 +96,10 @@ def prune(whole: Prunable, heads: Heads, *, rescale: bool = True) -> Prunable:
 
 
 def remaining_heads(counts: Sequence[int], heads: Heads, name: str = "heads") -> list[np.ndarray]:
-    """Return one boolean array (H_l,) per layer that marks its remaining heads; ``name`` is the argument in errors."""
+    """Return one boolean array (H_l,) per layer, false at the heads to remove, ``heads``.
+
+    ``counts`` are H_1, ..., H_L. Errors call the argument ``name``.
+    """
     kept = [np.ones(H, bool) for H in counts]
     for layer, head in _pairs(name, heads):
         got = f"got the pair {(layer, head)}, in words 'layer {layer + 1} head {head + 1}'"

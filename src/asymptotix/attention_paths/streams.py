@@ -1,25 +1,25 @@
-"""Random streams of attention paths: the numbers that seed each generator."""
+"""Random streams of attention paths: the tuples of integers that seed each random generator."""
 
 from __future__ import annotations
 
 
 def chain_entropy(seed: int, widths: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the seed of a sampler chain's start and random key: the chain's number and all widths N_1..N_L, N_a.
+    """Return (seed, N_1, ..., N_L, N_a), which seeds the generator of a sampler chain's start and random key.
 
-    Chains of one seed start alike: the sampled space, the temperature and the data do not enter.
+    The sampled space, the temperature and the data do not enter: chains of equal seed and widths start alike.
     """
     return (seed, *widths)
 
 
-#: Labels of the two streams of one training seed.
+#: Labels that distinguish the two random streams of one training seed: initial weights, and batches.
 _START, _BATCHES = 0, 1
 
 
 def training_start(seed: int) -> tuple[int, ...]:
-    """Return the seed of the random generator that draws the weights before the first training step."""
+    """Return (seed, label), which seeds the generator of the weights before the first training step."""
     return (seed, _START)
 
 
 def training_batches(seed: int) -> tuple[int, ...]:
-    """Return the seed of the random key of the training batches; the number of the step is folded into that key."""
+    """Return (seed, label), which seeds the key of the training batches; each step folds its number into the key."""
     return (seed, _BATCHES)

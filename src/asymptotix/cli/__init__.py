@@ -1,6 +1,6 @@
-"""The command line: the verbs of Python for problems described in TOML.
+"""The command line, which calls functions such as ``asymptotix.solve`` for problems described in TOML.
 
-It reads a problem, calls a verb and prints the result.
+A command reads a problem, calls one function and prints the result.
 """
 
 from ..core.words import format_number

@@ -1,4 +1,4 @@
-"""The commands. JAX and the theories are imported only when a command needs them, so that help appears at once."""
+"""Commands of the command line. They import JAX and the theories only when needed, so that help appears at once."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def plot(
 
 
 def _check_folder(out: Path) -> None:
-    """Refuse an unusable output path before the work rather than after it."""
+    """Raise OSError, before the work, if ``out`` is a folder or lies in a folder that does not exist."""
     if not out.parent.is_dir():
         raise FileNotFoundError(f"--out {out}: there is no folder {out.parent}")
     if out.is_dir():
@@ -269,7 +269,10 @@ def _check_folder(out: Path) -> None:
 
 
 def _finish(out: Path | None, work: Callable[[Path | None], Result]) -> None:
-    """Do the work, which saves finished points in the file that it gets; then write the result and print it."""
+    """Call ``work``, write its result to ``out`` (.nc or .csv), print it, and raise typer.Exit if it is unfinished.
+
+    ``work`` takes the path to which it saves finished points as it runs: ``out`` if that is a .nc file, else None.
+    """
     if out is not None:
         _check_folder(out)
         if out.suffix not in (".nc", ".csv"):

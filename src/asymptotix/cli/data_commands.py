@@ -1,4 +1,4 @@
-"""The commands for data sets: list them, get them, and check the files on the disk."""
+"""Commands for data sets: `list`, `get`, and `check`, which compares the files on the disk with the published ones."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def check_sets(context: typer.Context, to: To = None, debug: Debug = False) -> N
 
 
 def _state(one: StoredSet, directory: Path | None) -> tuple[bool, str]:
-    """Return whether a data set is damaged, and a description of its state."""
+    """Return whether a data set, searched in ``directory`` first, is damaged, and a description of its state."""
     from ..tasks.stored.locate import stored_file
     from ..tasks.stored.omniglot import omniglot_sources, read_omniglot
 

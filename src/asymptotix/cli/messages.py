@@ -20,7 +20,10 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 @contextmanager
 def clear_messages(context: typer.Context, debug: bool) -> Iterator[None]:
-    """Print warnings in one line each, and an expected error as one sentence with exit code 2, unless debugging."""
+    """Scope in which a warning is printed in one line, and an expected error in one sentence with exit code 2.
+
+    With ``debug``, or the option --debug of the whole command line, an error has its traceback instead.
+    """
     with warnings.catch_warnings():
         warnings.showwarning = lambda text, *_, **__: print(f"Warning: {_one_line(text)}", file=sys.stderr)
         try:
@@ -43,7 +46,7 @@ def exit_code_of_interrupt() -> int:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Return whether memory ran out. XLA raises one class for all its errors, so that the message decides."""
+    """Return whether ``error`` means too little memory. XLA has one class for all errors, so the message decides."""
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error))
 
 

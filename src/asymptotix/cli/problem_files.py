@@ -1,4 +1,4 @@
-"""Reading problems described in TOML, with the arrays and the functions that they name."""
+"""Reading problems described in TOML, with the arrays and the functions that the TOML file names."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ SECTIONS = ("imports", "problem", "solve", "simulate", "thresholds", "sweep")
 
 
 def read_problem(file: Path, verb: str, *, allow_imports: bool = False) -> tuple[Problem, dict[str, Any]]:
-    """Read the problem of a TOML file and the section of one verb, its grids expanded.
+    """Return the problem of a TOML file, and the section of ``verb`` (such as "solve") as keyword arguments.
 
-    An array is ``{ npz = "data.npz", array = "inputs" }``, its path relative to the TOML file. A function is
-    ``"module:function"``. Its module is named by ``imports`` or is in the folder of the TOML file, and is never part of
-    Python's standard library. Reading the problem runs these modules. Installed modules are trusted; a module in the
-    folder of the TOML file may have come with it and needs ``allow_imports``.
+    Grids in the section become arrays. An array of the problem is ``{ npz = "data.npz", array = "inputs" }``, its path
+    relative to the TOML file. A function is ``"module:function"``. Its module is named by ``imports`` or is in the
+    folder of the TOML file, and is never part of Python's standard library. Reading the problem runs these modules.
+    Installed modules are trusted; a module in the folder of the TOML file may have come with it and needs
+    ``allow_imports``.
     """
     document = _toml(file)
     _no_other_names(document, SECTIONS, f"section or key of {file}")
@@ -60,7 +61,7 @@ def _toml(file: Path) -> dict[str, Any]:
 
 
 def _resolved(value: object, file: Path, imports: Sequence[str], allow_imports: bool) -> Any:
-    """Return a description with arrays and functions in place of their names."""
+    """Return ``value``, a part of the section [problem], with arrays and functions in place of their names."""
     if isinstance(value, list):
         return [_resolved(item, file, imports, allow_imports) for item in value]
     if isinstance(value, str) and FUNCTION.fullmatch(value):
@@ -136,7 +137,7 @@ def _import_modules(names: object, file: Path, allow_beside: bool) -> None:
 
 
 def _is_installed(name: str, folder: Path) -> bool:
-    """Return whether a module is found outside of a folder. Only its top package is searched: nothing is run."""
+    """Return whether a module is found outside of ``folder``. Only its top package is searched: nothing is run."""
     top = name.partition(".")[0]
     try:
         spec = importlib.util.find_spec(top)
@@ -158,7 +159,10 @@ def _import(name: str) -> None:
 
 
 def _value(name: str, value: object) -> Any:
-    """Return a grid given by its ends as an array, and anything else, such as an algorithm or ``fixed``, unchanged."""
+    """Return the ``value`` of the key ``name``, such as "solve.alpha": a grid given by its ends becomes an array.
+
+    Any other value, such as an algorithm or ``fixed``, is returned unchanged.
+    """
     if not isinstance(value, dict) or "type" in value or name.endswith(".fixed"):
         return value
     if name == "sweep.over":

@@ -1,4 +1,4 @@
-"""The commands of sweeps: `sweep`, `status` and `collect`."""
+"""Commands for sweeps: `sweep`, `status` and `collect`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .problem_files import read_problem
 from .tables import show
 
 Store = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of the sweep.")]
-#: Options that choose who does the work; without any of them this process does it.
+#: Options that choose the executor; without any of them this process computes.
 WHO = ("workers", "dask", "slurm")
-#: Arguments of the verb that a file must not contain, because the command line sets them.
+#: Arguments of :func:`asymptotix.sweep` that a file must not contain, because the command line sets them.
 FROM_THE_COMMAND_LINE = ("problem", "store", "executor", "retry_failed", "progress")
 PartOption = Annotated[str | None, typer.Option("--part", help="Which part, where there are several.")]
 
@@ -66,7 +66,7 @@ def sweep(
 
 
 def _options(section: dict[str, Any]) -> dict[str, Any]:
-    """Return the section as arguments of the verb in Python."""
+    """Return the ``section`` [sweep] of a file as keyword arguments of :func:`asymptotix.sweep`."""
     from ..core.specification import build
 
     if "over" not in section:
@@ -109,6 +109,6 @@ def collect(
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add these commands to the command line."""
+    """Add the commands sweep, status and collect to the command line ``app``."""
     for command in (sweep, status, collect):
         app.command()(command)

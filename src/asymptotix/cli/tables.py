@@ -24,7 +24,7 @@ MAX_STATUS_WIDTH = 30  # a longer sentence takes several lines
 
 
 def show(result: Result) -> None:
-    """Print a result: one row per point, or for a single point one row per number."""
+    """Print a result as a table: one row per point of its grid, or one row per number if there is no grid."""
     console = _console()
     console.print(_plain(_title(result)), style="bold")
     point_dims = result.status.dims
@@ -49,7 +49,7 @@ def say(line: str) -> None:
 
 
 def show_figures() -> None:
-    """Print the figures that can be reproduced, and their cost."""
+    """Print a table of the figures that can be reproduced, with their times and memory."""
     from rich.table import Table
 
     from ..figures import FIGURES
@@ -97,7 +97,11 @@ def _table(columns: Sequence[Sequence[str]]) -> Table:
 def _fitting_groups(
     values: Sequence[Sequence[str]], repeated: Sequence[Sequence[str]], room: int
 ) -> list[list[Sequence[str]]]:
-    """Split columns of numbers into tables that fit the terminal's width, because a truncated number is wrong."""
+    """Return the columns ``values`` in groups, one per table of at most ``room`` characters.
+
+    A column is a header and its cells. Every table also has the columns ``repeated``. Wide results need several tables,
+    because a truncated number is wrong.
+    """
 
     def width(column: Sequence[str]) -> int:
         return min(max(map(len, column)), MAX_STATUS_WIDTH) + 3  # two blanks and a line
@@ -144,7 +148,10 @@ def _columns(result: Result, name: str) -> list[str]:
 
 
 def _cells(result: Result, position: tuple[int, ...], shown: Sequence[str]) -> list[str]:
-    """Return one point as text: controls, values with their numerical errors, status."""
+    """Return the cells of one point: controls, the variables ``shown`` with their numerical errors, status.
+
+    ``position`` is the index of the point along each dimension of the grid.
+    """
     point = result.ds.isel(dict(zip(result.status.dims, position, strict=True)))
     controls = [f"{point[dim].item():.6g}" for dim in result.status.dims]
     values = []

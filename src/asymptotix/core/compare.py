@@ -1,4 +1,4 @@
-"""Compare theory with experiment: the same observables at the same controls, and whether noise explains differences."""
+"""Compare theory with experiment at the same controls, and decide whether noise explains the differences."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class Comparison:
     ds
         For every shared observable
 
-        - ``<name>_theory``, ``<name>_mean`` and ``<name>_sem``, the standard error over seeds; ``<name>_runs`` counts
-          the runs that gave a number, and ``<name>_floor`` combines the theory's numerical error with rounding;
+        - ``<name>_theory``; ``<name>_mean`` and ``<name>_sem``, mean and standard error over seeds; ``<name>_runs``
+          counts the runs that gave a number, and ``<name>_floor`` combines the theory's numerical error with rounding;
         - ``<name>_difference`` = mean - theory, and ``<name>_relative``, the difference over the theory's absolute
           value;
         - ``<name>_t`` = difference / sqrt(sem² + floor²), Student's t with ``<name>_dof`` = runs - 1 degrees of
-          freedom, and ``<name>_z``, the Gaussian z of the same probability. They are NaN where the error of the runs is
-          not known: for one run, or where all runs gave the same number. In the second case z is zero if that number
-          equals the theory's.
+          freedom, and ``<name>_z``, the Gaussian z of the same probability. t, dof and z are NaN where the error of the
+          runs is not known: for one run, or where all runs gave the same number. In the second case z is zero if that
+          number equals the theory's.
     theory, experiment
         The two results that were compared.
     by
-        None, or "iteration".
+        None if final values were compared, "iteration" if values after every iteration were.
 
     Examples
     --------
@@ -71,7 +71,7 @@ class Comparison:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The observables that were compared."""
+        """Names of the observables that were compared."""
         return tuple(str(name).removesuffix("_z") for name in self.ds.data_vars if str(name).endswith("_z"))
 
     @property
@@ -84,24 +84,25 @@ class Comparison:
         return max((z for z in largest if not math.isnan(z)), default=math.nan)
 
     def sel(self, *args: Any, **kwargs: Any) -> Comparison:
-        """Select by coordinate value or by label, as :meth:`Result.sel` does."""
+        """Return the comparison at coordinate values or labels, chosen as in :meth:`Result.sel`."""
         ds = selected_by_name(self.ds, self.experiment.problem, *args, **kwargs)
         return Comparison(ds, self.theory, self.experiment, self.by)
 
     def size_trend(self, name: str) -> SizeTrend | None:
-        """Return the trend with ``dim`` of an observable's distance from theory; None where one size was run."""
+        """Return the trend with ``dim`` of the distance of an observable from theory; None for a single size."""
         return ComparedObservable.of(self.ds, checks.one_of("name", name, self.names)).trend
 
     def table(self, *, every: bool = False) -> str:
-        """Return one line per observable, point and entry: theory, mean ± s.e.m., runs, difference, t and z.
+        """Return a text with one line per observable, point and entry.
 
-        A star marks a significant entry: chance alone would mark an entry in one comparison of a hundred.
+        Its columns are theory, mean ± standard error, number of runs, difference, difference over theory, t with its
+        degrees of freedom, z, and a star for a significant entry: chance alone marks one in 1 % of all comparisons.
 
         Parameters
         ----------
         every
             List all entries. By default equal entries (i, j) and (j, i) are listed once. Off-diagonal entries that
-            symmetry makes exactly zero at all points of the theory are listed only where the runs contradict it.
+            are exactly zero at all points of the theory, by symmetry, are listed only where they are significant.
         """
         return ComparisonInWords(self.ds, self.names).table(every=every)
 
@@ -121,7 +122,7 @@ class Comparison:
         return "\n".join([head, *(f"  {line}" for line in lines)])
 
     def plot(self, name: str, ax: Axes | None = None, **options: Any) -> Axes:
-        """Plot one observable; see :func:`asymptotix.core.plot.plot_comparison`."""
+        """Plot one observable and return the axes; :func:`asymptotix.core.plot.plot_comparison` lists the options."""
         return plot.plot_comparison(self, name, ax=ax, **options)
 
     def __repr__(self) -> str:
@@ -137,8 +138,8 @@ def compare(theory: Result, experiment: Result, *, by: str | None = None) -> Com
     Parameters
     ----------
     theory
-        A result of :func:`solve`. Controls of the experiment that are not on its grid are solved anew, from the same
-        start and with the same overlaps held.
+        A result of :func:`solve`. If a point of the experiment is not on its grid, the theory is solved there, from the
+        same start and with the same overlaps held.
     experiment
         A result of :func:`simulate`. The finite-size bias that the problem knows is removed first.
     by
@@ -188,10 +189,10 @@ def compare(theory: Result, experiment: Result, *, by: str | None = None) -> Com
 
 
 def _comparable(experiment: Result, at: Mapping[str, int] | None = None) -> xr.Dataset:
-    """Return the experiment without its known bias, as computed by the problem of each point.
+    """Return the dataset of an experiment after :meth:`Problem.comparable` removed its known finite-size bias.
 
-    A swept field may change the bias. ``at`` holds the positions chosen so far: all fields of a point are set together,
-    because one new value with the old values of the others may be invalid.
+    A swept field may change the bias. ``at`` (dimension -> position) holds the positions chosen so far: all fields of a
+    point are set together, because one new value with the old values of the others may be invalid.
     """
     at = at or {}
     fields, ds = numeric_fields(experiment.problem), experiment.ds
@@ -207,7 +208,7 @@ def _comparable(experiment: Result, at: Mapping[str, int] | None = None) -> xr.D
 
 
 def theory_at(theory: Result, experiment: Result) -> Result:
-    """Return the theory at the controls of the experiment; only points that are not on its grid are solved."""
+    """Return the theory at the points of the experiment; those that are not on its grid are solved."""
     wanted = _controls(theory, experiment)
     found = {name: positions(_values(theory, name), values) for name, values in wanted.items()}
     lacking = [name for name, places in found.items() if (places < 0).any()]
@@ -239,7 +240,7 @@ def _solve_again(theory: Result, experiment: Result, controls: Mapping[str, np.n
 
 
 def _controls(theory: Result, experiment: Result) -> dict[str, np.ndarray]:
-    """Every control that either result has, with the values of the experiment."""
+    """Return control or swept field -> its values in the experiment, without fields that are None in the theory."""
     fields = numeric_fields(experiment.problem)
     names = dict.fromkeys([*experiment.ds.coords, *theory.ds.coords])
     controls: dict[str, np.ndarray] = {}
@@ -253,7 +254,7 @@ def _controls(theory: Result, experiment: Result) -> dict[str, np.ndarray]:
 
 
 def _values(result: Result, name: str) -> np.ndarray:
-    """Return the values of a control in a result: from its coordinates, or else the value of the problem's field."""
+    """Return the values of a control in a result: its coordinate, or else the value of the problem's field."""
     return np.asarray(result.ds[name] if name in result.ds.coords else numeric_fields(result.problem)[name])
 
 
@@ -291,7 +292,7 @@ def _by_iteration(experiment: Result, measured: xr.Dataset) -> xr.Dataset:
 
 
 def _points(experiment: Result) -> tuple[dict[str, int], list[tuple[Problem, dict[str, Any]]]]:
-    """Return the lengths of the experiment's grid, and for every point its problem and the values of its controls."""
+    """Return the grid (name -> length), and for every point in C order its problem and its control -> value."""
     problem, grid = experiment.problem, _controls(experiment, experiment)
     shape = {name: len(values) for name, values in grid.items() if values.ndim}
     problems: dict[tuple, Problem] = {}  # points with equal fields share one problem and its cached computations
@@ -308,7 +309,7 @@ def _points(experiment: Result) -> tuple[dict[str, int], list[tuple[Problem, dic
 
 
 def _carried_forward(trace: xr.DataArray) -> xr.DataArray:
-    """Fill the end of a run that stopped early with its last value.
+    """Return a trace in which NaN after the last value of a run, which stopped early, is replaced by that value.
 
     An average over only those runs that continue would select the slow ones.
     """
@@ -340,7 +341,7 @@ def _scores(pairs: Mapping[str, tuple[xr.DataArray, xr.DataArray, xr.DataArray]]
 
 
 def _refuse_nothing(result: Result) -> None:
-    """Raise ValueError for a result in which no point has a number; the message names the way to continue."""
+    """Raise a ValueError if no point of the result has a number; the message says why and how to continue."""
     if _observables(result.ds):
         return
     what, verb = ("run", "simulate") if result.kind == "experiment" else ("point", "solve")
@@ -387,5 +388,5 @@ def _check_pair(theory: Result, experiment: Result) -> None:
 
 
 def _changes(result: Result) -> dict[str, Any]:
-    """Return the changes made to a result after the verb returned it: settings that ``solve`` does not have."""
+    """Return the settings of a result that are no arguments of ``solve``: each records a change made after the verb."""
     return {name: value for name, value in result.settings.items() if name not in ("start", "tolerance", "fixed")}

@@ -1,4 +1,4 @@
-"""Derivatives of a theory's observables, and the optimum: the parameter at which a derivative vanishes."""
+"""Derivatives of a theory's observables, and the value of a field that minimises an observable."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .result import ConvergenceWarning
 from .specification import with_fields
 from .status import Status
 
-#: Numerical tolerances of the values in a search for a minimum: in the first search, and in the refinement that follows
-#: where the place of the minimum is not accurate enough.
+#: Numerical tolerances of the observable in a search for a minimum: in the first search, and in the refinement that
+#: follows if the position of the minimum is not accurate enough. Larger: an inaccurate minimum. Smaller: more time.
 _COARSE, _FINE = 1e-3, 1e-4
 
 ProgressOption = Progress | bool | None
@@ -42,8 +42,8 @@ class _PlaceAndValue(NamedTuple):
 class Derivative(_ValueAndDerivative):
     """The pair (value of an observable, its derivative), with the errors of both and the status of the point.
 
-    ``value_error`` and ``derivative_error`` are numerical errors, nan where the theory has none. ``status`` and
-    ``words`` are the status of the fixed point and its explanation.
+    ``value_error`` and ``derivative_error`` are numerical errors, nan if the theory gives none. ``status`` is that of
+    the fixed point; ``words`` explains it.
     """
 
     def __new__(
@@ -71,13 +71,13 @@ class Derivative(_ValueAndDerivative):
 
 
 class Optimum(_PlaceAndValue):
-    """The minimum of an observable: (``at``, ``value``, ``inside``), the parameter, the value and whether the minimum
-    is inside the bounds.
+    """The minimum of an observable over a field, as the triple (``at``, ``value``, ``inside``).
 
-    ``at_error`` and ``value_error`` are numerical errors; ``at_error`` is inf where the place is unknown. ``status`` is
-    "converged" where the tolerance was met and the theory holds at the minimum and at every lower point of the search;
-    ``words`` explains any other status. A minimum at a bound has ``Status.AT_BOUND``. On a grid of controls all seven
-    attributes are arrays of xarray along the grid.
+    ``at`` is the value of the field at the minimum, ``value`` the observable there, and ``inside`` whether the minimum
+    is inside the bounds. ``at_error`` and ``value_error`` are numerical errors; ``at_error`` is inf if the position is
+    unknown. ``status`` is ``Status.CONVERGED`` if the tolerance was met and the theory holds at the minimum and at
+    every lower point of the search; ``words`` explains any other status. A minimum at a bound has ``Status.AT_BOUND``.
+    On a grid of controls all seven attributes are arrays of xarray along the grid.
     """
 
     def __new__(
@@ -106,7 +106,7 @@ class Optimum(_PlaceAndValue):
 
 
 def _shown(found: object, names: Sequence[str]) -> str:
-    """Return the text of a result with all its attributes, of which the tuple itself holds only some."""
+    """Return the repr of a Derivative or an Optimum: its class and the attributes ``names`` with their values."""
 
     def text(value: object) -> str:
         if isinstance(value, xr.DataArray):
@@ -125,7 +125,7 @@ def gradient(
     progress: ProgressOption = None,
     **controls: float,
 ) -> Derivative:
-    """Return the derivative of an observable by a field of the description or by a control, through the fixed point.
+    """Return the derivative of an observable by a field of the problem or a control, through the fixed point.
 
     Parameters
     ----------
@@ -134,11 +134,11 @@ def gradient(
     observable : str
         Name of a scalar observable, such as "test_error".
     field : str
-        Name of a numeric field, such as "weight_decay", or of a control.
+        Name of a numeric field of the problem or its model, such as "weight_decay", or of a control.
     tolerance : float
-        Numerical error allowed in the value, as in :func:`solve`.
+        Target for the numerical error of the value.
     progress
-        As for :func:`solve`.
+        None shows progress if the work takes long, True always, False never.
     **controls : float
         Values of the controls at the point, such as ``alpha=1.0``.
 
@@ -175,27 +175,29 @@ def optimum(
     progress: ProgressOption = None,
     **controls: ArrayLike,
 ) -> Optimum:
-    """Return the value of a positive field that minimises an observable: a root of the derivative by its logarithm.
+    """Return the value of a positive field that minimises an observable.
 
     Parameters
     ----------
-    problem, observable, field
-        As for :func:`gradient`; ``field`` must be a field of the description, not a control.
+    problem, observable
+        A problem whose theory has derivatives, such as RiskMinimization; name of a scalar observable.
+    field : str
+        Name of a positive field of the problem or its model, such as "weight_decay", not of a control.
     bounds : pair of float
-        Two positive numbers, ascending. Where the derivatives at the bounds enclose no minimum (the observable may be
-        flat there), places between the bounds are tried. If none of them is lower, the better bound is returned.
+        Two positive numbers, ascending. If the derivatives at the bounds enclose no minimum (the observable may be
+        flat there), values between the bounds are tried. If none of them is lower, the better bound is returned.
     tolerance : float
-        Relative tolerance of the field, below one. Where it is not met the status is "inaccurate".
+        Relative tolerance of the field, below one. If it is not met the status is ``Status.INACCURATE``.
     progress
-        As for :func:`solve`.
+        None shows progress if the work takes long, True always, False never.
     **controls : float or 1-D grid
         ``alpha=1.0``, or ``alpha=[0.5, 1.0, 2.0]`` for the optimum at every point. Grids multiply.
 
     Returns
     -------
     Optimum
-        On a grid its attributes are arrays with the controls as coordinates. Points after an interrupt are NaN and have
-        ``Status.NOT_REACHED``.
+        Field, observable and whether the minimum is inside the bounds, with errors and status. On a grid these are
+        arrays with the controls as coordinates; points after an interrupt are NaN and have ``Status.NOT_REACHED``.
 
     Examples
     --------
@@ -231,7 +233,7 @@ def optimum(
 
 
 def warn_of_doubts(judged: Sequence[Optimum], *, on_grid: bool = False) -> None:
-    """Warn about optima that did not converge or are less accurate than the tolerance."""
+    """Give one ConvergenceWarning if any optimum did not converge or is less accurate than the tolerance."""
     if doubtful := [one for one in judged if not one.status.converged]:
         grave = [one for one in doubtful if one.status is not Status.INACCURATE]
         first = (grave or doubtful)[0]
@@ -244,7 +246,7 @@ def warn_of_doubts(judged: Sequence[Optimum], *, on_grid: bool = False) -> None:
 def search_over(
     problem: Problem, observable: str, field: str, point: Mapping[str, float], say: Say = quietly
 ) -> MinimumSearch:
-    """Return a search, with derivatives of the theory, for the minimum over log ``field`` at the controls ``point``."""
+    """Return a search for the minimum over log ``field`` at the controls ``point``; ``say`` shows the progress."""
 
     def look(log_value: float, fine: bool) -> Look:
         value = float(np.exp(log_value))
@@ -263,7 +265,7 @@ def search_over(
 
 
 def as_optimum(found: Minimum, bounds: tuple[float, float] | None = None) -> Optimum:
-    """Convert a minimum over the logarithm of a field to an optimum over the field; a bound is returned exactly."""
+    """Convert a minimum over log ``field`` to an optimum over the field; a bound is returned exactly."""
     at = float(np.exp(found.here.at))
     if bounds is not None and not found.inside:
         at = min(bounds, key=lambda bound: abs(bound / at - 1))
@@ -275,7 +277,7 @@ def as_optimum(found: Minimum, bounds: tuple[float, float] | None = None) -> Opt
 
 
 def _at_every_point(at: Callable[[Mapping[str, float]], Optimum], grid: Mapping[str, np.ndarray]) -> list[Optimum]:
-    """Return the optimum at every point of a grid, in C order; after an interrupt the rest is NOT_REACHED."""
+    """Return the optimum at every point of a grid, in C order; points after an interrupt have Status.NOT_REACHED."""
     points = itertools.product(*(np.atleast_1d(values).tolist() for values in grid.values()))
     judged: list[Optimum] = []
     interrupted = False
@@ -292,7 +294,7 @@ def _at_every_point(at: Callable[[Mapping[str, float]], Optimum], grid: Mapping[
 
 
 def _stacked(judged: Sequence[Optimum], grid: Mapping[str, np.ndarray]) -> Optimum:
-    """Return the optima of all points as arrays along the controls that have a grid."""
+    """Return one optimum whose attributes are arrays along the controls with a grid, from the optima in C order."""
     lengths = {name: len(values) for name, values in grid.items() if values.ndim}
     coords = {name: (name, values) if values.ndim else values for name, values in grid.items()}
 
@@ -322,7 +324,7 @@ def _derivative(
 
 
 def _checked_point(problem: Problem, observable: str, field: str, controls: Mapping[str, float]) -> Mapping[str, float]:
-    """Return the controls as numbers; raise if any argument is wrong."""
+    """Return control -> value as a float, checked; raise if any argument of ``gradient`` is wrong."""
     _check_names(problem, observable, field, controls)
     for name, value in controls.items():
         if checks.dimensions(name, value) > 0:
@@ -331,7 +333,7 @@ def _checked_point(problem: Problem, observable: str, field: str, controls: Mapp
 
 
 def _check_names(problem: Problem, observable: str, field: str, controls: Mapping[str, object]) -> None:
-    """Raise if an argument is wrong that ``gradient`` and ``optimum`` share."""
+    """Raise if one of the arguments that ``gradient`` and ``optimum`` have in common is wrong."""
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a Problem, got {problem!r}")
     if not hasattr(problem, "gradient"):
@@ -345,7 +347,7 @@ def _check_names(problem: Problem, observable: str, field: str, controls: Mappin
 
 
 def _checked_control(problem: Problem, name: str, given: ArrayLike) -> np.ndarray:
-    """Return a control as a number or a 1-D grid."""
+    """Return a control, given as a number or a 1-D grid, as a checked float array of 0 or 1 dimensions."""
     values = checks.real_array(name, given)
     if values.ndim > 1 or values.size == 0:
         raise ValueError(f"{name} must be a number or a non-empty 1-D sequence, got shape {values.shape}")

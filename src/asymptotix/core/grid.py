@@ -16,7 +16,7 @@ from .dataset.selection import positions as positions
 from .problem import Problem
 from .specification import numeric_fields, with_fields
 
-#: Largest number of points in a table. A larger one is surely a mistake: its rows alone would fill the memory.
+#: Largest number of points of a grid, and of seeds. Larger: a mistake would fill the memory.
 MOST_POINTS = 10**6
 
 
@@ -24,7 +24,7 @@ MOST_POINTS = 10**6
 class Block:
     """The points that share one problem, which the theory gets in one call.
 
-    ``positions[i]`` is the position of ``points[i]`` in the flattened (C order) grid.
+    ``points[i]`` maps a control to its value; ``positions[i]`` is its position in the flattened (C order) grid.
     """
 
     problem: Problem
@@ -34,7 +34,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Grid:
-    """Controls in the order given: 0-d arrays are fixed, 1-D arrays are dimensions, grids multiply."""
+    """All combinations of controls and swept fields: name, in the user's order -> number (0-d) or grid (1-D)."""
 
     values: Mapping[str, np.ndarray]
 
@@ -58,7 +58,7 @@ class Grid:
         return {name: (name, values) if values.ndim else values for name, values in self.values.items()}
 
     def blocks(self, problem: Problem) -> list[Block]:
-        """Group the points by the problem's fields. A bad field value raises here, before any work."""
+        """Return the points in groups of equal problem: ``problem`` with the swept fields set. A bad value raises."""
         groups: dict[tuple, tuple[list[int], list[dict[str, float]]]] = {}
         fields = [name for name in self.values if name not in problem.controls]
         for position, combination in enumerate(itertools.product(*map(np.atleast_1d, self.values.values()))):
@@ -77,7 +77,7 @@ class Grid:
 
 
 def index_rows(grid: Grid, blocks: Sequence[Block], *, copies: int = 1) -> Rows:
-    """Return the rows of a table in which every point of the grid occurs ``copies`` times, once per run."""
+    """Return the labels of ``index`` at every point of a table, where each point occurs ``copies`` times in a row."""
     labels: dict[int, tuple[str, ...]] = {}
     for block in blocks:
         labels |= dict.fromkeys(block.positions, tuple(block.problem.index_labels()))
@@ -86,7 +86,7 @@ def index_rows(grid: Grid, blocks: Sequence[Block], *, copies: int = 1) -> Rows:
 
 
 def expand(problem: Problem, given: Mapping[str, ArrayLike], *, own: Sequence[str]) -> Grid:
-    """Check the controls a user gave and return them as a grid.
+    """Check the controls and fields that a user gave to a verb, and return them as a grid.
 
     Parameters
     ----------
@@ -101,6 +101,8 @@ def expand(problem: Problem, given: Mapping[str, ArrayLike], *, own: Sequence[st
     ------
     TypeError
         If a required name is missing or a name is unknown.
+    ValueError
+        If values are invalid or repeated, or there are too many points.
     """
     legal = [*own, *(name for name in numeric_fields(problem) if name not in problem.controls)]
     for name in given:

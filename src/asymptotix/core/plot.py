@@ -68,8 +68,8 @@ def plot_curve(
     ----------
     result
         A theory (line with error band), an experiment (points with standard error over seeds) or thresholds (a
-        line where a field has a grid, otherwise vertical marks). Where two controls have a grid, select one
-        of them first; several sizes ``dim`` may stay and get different markers.
+        line where a field has a grid, otherwise vertical marks). Where two controls have a grid, select one value
+        of one control first; several sizes ``dim`` may stay and get different markers.
     name
         The variable. Of a matrix with dimensions (index, index_other) only the diagonal is drawn.
     ax
@@ -77,9 +77,9 @@ def plot_curve(
         experiment with the same name and ``label`` as a theory on the axes has that theory's colours.
     reference
         More results on the same axes: thresholds as vertical marks, experiments as points, theories dashed.
-        Thresholds of the theory's own problem are added to its curve as dots, where the value there is known from the
-        grid: an observable of the learned weights is constant until something is learned, and after everything is. To
-        have a dot at every threshold, solve there too: ``merge([theory, solve(problem, alpha=limits.weak_recovery)])``.
+        Thresholds of the theory's own problem are also dots on its curve if the grid shows the value there: an
+        observable of the learned weights is constant until something is learned, and after everything is. To have a
+        dot at every threshold, solve there too: ``merge([theory, solve(problem, alpha=limits.weak_recovery)])``.
     color
         A matplotlib colour, or a list with one colour for every entry.
     label
@@ -114,12 +114,12 @@ def mark_thresholds(
     label: str | None = None,
     **line: Any,
 ) -> Axes:
-    """Mark thresholds as vertical lines with their names.
+    """Mark thresholds as vertical lines with their names, and return the axes.
 
     Parameters
     ----------
     result
-        A result of ``thresholds`` at one point.
+        A result of ``thresholds`` at one point, without grids.
     ax
         Axes to draw on; a new figure if None.
     names
@@ -128,7 +128,7 @@ def mark_thresholds(
     color, **line
         Options of matplotlib's ``axvline``.
     label
-        Text before the names.
+        Text before the names of the thresholds.
     """
     if result.ds["converged"].ndim:
         raise ValueError(f"thresholds must be of one point to be marked; select {_listed(result.ds['converged'].dims)}")
@@ -161,7 +161,7 @@ def plot_comparison(
     label: str | None = None,
     **line: Any,
 ) -> Axes:
-    """Plot theory as lines and the experiment as points with standard errors.
+    """Plot one observable of a comparison, theory as lines and experiment as points with standard errors.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def plot_comparison(
     ax
         Axes to draw on; a new figure if None.
     color, label, **line
-        As for :func:`plot_curve`, for theory and experiment; the legend adds "theory" or "experiment" to the label.
+        Options of :func:`plot_curve` for both; the legend adds "theory" or "experiment" to the label.
     """
     if name not in comparison.names:
         raise ValueError(f"name must be one of {', '.join(comparison.names)}, got {name!r}")
@@ -200,13 +200,13 @@ class _Look:
     Attributes
     ----------
     color, label, line
-        As given by the user; ``line`` without aliases.
+        Options given by the user of :func:`plot_curve`; ``line`` with full names (linewidth, not lw).
     like
-        Whether it takes the colours of the first result on the axes.
+        Whether the result takes the colours of the first result on the axes.
     say_kind
-        Whether its label names theory or experiment even where the user gave a label.
+        Whether the legend names theory or experiment even if the user gave a label.
     limits
-        Thresholds to be added as points of its curves.
+        Results of ``thresholds``, which are added as points to the curves of a theory.
     """
 
     color: Any
@@ -219,7 +219,7 @@ class _Look:
     def begin(
         self, ax: Axes, kind: str, values: xr.DataArray, entries: Sequence[tuple[int, str, xr.DataArray]]
     ) -> Series:
-        """Register an observable that is about to be drawn, with the colours of its entries."""
+        """Record an observable that is about to be drawn and return its :class:`Series` with the colours to use."""
         name, title = str(values.name), axis_label(values)
         places = {entry: k for k, entry, _ in entries}
         given = None if self.color is None else given_colours(self.color, list(places))
@@ -228,7 +228,7 @@ class _Look:
         return series
 
     def words(self, ax: Axes, entry: str, kind: str, name: str) -> str:
-        """Return the text of an entry in the legend."""
+        """Return the text in the legend for an entry of the observable ``name``; ``kind`` is "theory", for example."""
         if self.label is None:
             kind = f"{with_spaces(name)}, {kind}" if len(titles(ax)) > 1 else kind
         else:
@@ -236,13 +236,13 @@ class _Look:
         return _joined(entry, kind)
 
     def line_of(self, k: int, series: Series) -> dict[str, Any]:
-        """Return the options of the k-th entry's line. Entries that share one colour differ in their dashes."""
+        """Return the matplotlib options of the line of the k-th entry. Entries of one colour differ in line style."""
         one_colour = self.color is not None and len(set(map(str, series.colours.values()))) == 1
         return {"linestyle": LINESTYLES[k % len(LINESTYLES)] if one_colour else "-"} | dict(self.line)
 
 
 def _line_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a line by their full names."""
+    """Return the options of a matplotlib line with full names instead of aliases: linewidth, not lw."""
     from matplotlib.cbook import normalize_kwargs
     from matplotlib.lines import Line2D
 
@@ -300,7 +300,7 @@ def _draw_lines(
 def _draw_levels(
     ax: Axes, heights: Sequence[float], colours: Mapping[str, ColorType], label: str | None, control: str
 ) -> None:
-    """Draw the values at an infinite control as horizontal lines; a single line if all entries agree."""
+    """Draw the values at an infinite control as horizontal lines, one per entry; a single line if all agree."""
     words = _joined(label or "", f"{with_spaces(control)} = ∞")
     if len(heights) > 1 and np.ptp(heights) <= 1e-9 * abs(heights[0]):
         ax.axhline(heights[0], color="0.35", linestyle=":", label=words)
@@ -310,7 +310,10 @@ def _draw_levels(
 
 
 def _kinks(result: HasDataset, limits: Sequence[HasDataset], control: str) -> tuple[list[float], list[float]]:
-    """Return this theory's thresholds at which something begins to be learned, and those at which all is learned."""
+    """Return the weak-recovery and the exact-recovery alphas of the same problem in ``limits``, as two lists.
+
+    Both are empty unless ``control`` is alpha, the start is uninformed and no overlap is held.
+    """
     settings = getattr(result, "settings", {})
     if control != "alpha" or settings.get("start", "") != "uninformed" or "fixed" in settings:
         return [], []
@@ -372,7 +375,7 @@ def _cross_out(ax: Axes, result: HasDataset, values: xr.DataArray, control: str)
 
 
 def _reached(result: HasDataset, control: str, count: int) -> np.ndarray:
-    """Return a mask of the points that were reached before an interrupt; lines connect only these."""
+    """Return a mask (count,) of the points along ``control`` reached before an interrupt; lines connect only these."""
     codes = result.ds.get("status_code")
     if codes is None or codes.dims != (control,):
         return np.ones(count, dtype=bool)
@@ -380,7 +383,7 @@ def _reached(result: HasDataset, control: str, count: int) -> np.ndarray:
 
 
 def _entries(result: HasDataset, values: xr.DataArray) -> list[tuple[str, xr.DataArray]]:
-    """Split an observable into its entries along its own dimensions, each with a label."""
+    """Return (label, values along the grid) of every entry of an observable; of a matrix only the diagonal ones."""
     own = [str(dim) for dim in values.dims if not is_grid(values, dim) and dim != "iteration"]
     if not own:
         return [("", values)]
@@ -400,7 +403,7 @@ def _entry_names(result: HasDataset, values: xr.DataArray, dim: str) -> list[str
 
 
 def _present(result: HasDataset, values: xr.DataArray) -> list[tuple[int, str, xr.DataArray]]:
-    """Return the entries that have a number, with their positions, which give a row the same colour in all plots."""
+    """Return (position, label, values) of the entries with a number; equal positions have one colour in all plots."""
     entries = [(k, label, entry) for k, (label, entry) in enumerate(_entries(result, values))]
     return [each for each in entries if each[2].notnull().any()] or entries[:1]
 

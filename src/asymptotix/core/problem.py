@@ -1,4 +1,4 @@
-"""The protocol between the verbs and a theory.
+"""Base classes that connect a theory with the verbs ``solve``, ``simulate`` and ``thresholds``.
 
 A theory outside this package needs a :class:`Problem` (and an :class:`Algorithm` for experiments), each a frozen
 dataclass with the methods below. The verbs take care of grids, assembly, errors, progress, files and comparison.
@@ -37,12 +37,12 @@ class Outcome:
         Observable -> number or array. ``<name>_err`` is the numerical error of ``<name>`` and has its
         dimensions; ``<name>_trace`` has a leading dimension ``iteration``.
     status
-        How the point ended. A sentence is accepted too; the status then follows from its beginning and from
-        ``converged``.
+        How the point ended. A sentence is accepted too; it counts as converged unless ``converged`` is False, and then
+        its beginning decides the status.
     converged
-        Give it only together with a sentence; otherwise it follows from the status.
+        Whether the point converged. Give it only together with a sentence; otherwise it follows from the status.
     words
-        A sentence for people, where the status alone does not say enough.
+        A sentence for the user, if the text of the status does not say enough.
 
     Examples
     --------
@@ -75,12 +75,12 @@ class Outcome:
 
     @property
     def sentence(self) -> str:
-        """How the point ended, as a sentence."""
+        """How the point ended, as a sentence: ``words``, or the text of the status if ``words`` is empty."""
         return self.words or self.how.sentence
 
     @property
     def interrupted(self) -> bool:
-        """Whether the point is unfinished and can be resumed."""
+        """Whether an interrupt stopped or prevented the work on the point, so that it can be resumed."""
         return not self.how.finished
 
     def only(self, names: Sequence[str] | None) -> Outcome:
@@ -97,9 +97,9 @@ class Problem(Specification, abc.ABC):
     Attributes
     ----------
     controls
-        Names of the values that :func:`solve` needs besides the description, such as ``("alpha",)``.
+        Names of the values that :func:`solve` needs besides the fields of the problem, such as ``("alpha",)``.
     readouts
-        Methods that can be called on a result: ``result.name(...)`` is ``problem.name(result, ...)``.
+        Names of methods that can be called on a result: ``result.name(...)`` is ``problem.name(result, ...)``.
     named_like_observables
         Fields that cannot be swept, because a result has an observable of the same name.
 
@@ -124,23 +124,24 @@ class Problem(Specification, abc.ABC):
     named_like_observables: ClassVar[tuple[str, ...]] = ()
 
     def dimensions(self) -> Mapping[str, tuple[str, ...]]:
-        """Return observable -> names of its own dimensions. An observable that is not listed is a scalar."""
+        """Return observable -> names of the dimensions of its array at one point. Unlisted observables are scalars."""
         return {}
 
     def observables(self) -> Mapping[str, Observable]:
         """Return name -> definition, for observables, controls and fields with a meaning specific to this problem.
 
-        The definitions become the attributes of a result's variables. Default: none; then a name has only its common
-        meaning, from ``core/definitions/common_names.py``. Errors and traces take their meaning from the observable.
+        The definitions become the attributes of a result's variables; that of ``<name>_err`` or ``<name>_trace``
+        follows from ``<name>``. Default: none; then a name has only its common meaning, from
+        ``core/definitions/common_names.py``.
         """
         return {}
 
     def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
-        """Return the values of one of the ``controls`` as a 1-D float array, or raise. Default: any finite values."""
+        """Return the values of the control ``name`` as a 1-D float array, or raise. Default: accept finite values."""
         return checks.finite_grid(name, values)
 
     def check_fixed(self, fixed: Any) -> Mapping[int, float]:
-        """Return the overlaps that ``solve(..., fixed=)`` holds, index -> overlap, or raise. Default: always raise."""
+        """Return position along ``index`` -> overlap from ``fixed`` of ``solve``, or raise. Default: always raise."""
         raise ValueError(f"fixed must be None: {type(self).__name__} has no overlaps that can be held, got {fixed!r}")
 
     @abc.abstractmethod
@@ -155,36 +156,40 @@ class Problem(Specification, abc.ABC):
     ) -> Iterator[tuple[int, Outcome]]:
         """Solve all points and yield (position in ``points``, outcome), in any order, as they finish.
 
-        The theory decides on batching and on continuation from point to point. The verb counts finished points on
-        ``progress``; the theory may call ``progress.message``. ``fixed`` is passed only where :meth:`check_fixed`
-        returned overlaps to hold: a theory that can hold none need not accept this argument.
+        Every point maps a control to its value. The theory decides on batching and on continuation from point to point.
+        The verb counts finished points on ``progress``; the theory may call ``progress.message``. ``fixed`` is passed
+        only if :meth:`check_fixed` returned overlaps to hold: a theory that can hold none need not accept this
+        argument.
         """
 
     def threshold_names(self) -> Sequence[str]:
-        """Return the names that ``thresholds(..., which=)`` accepts. Default: none; all are always computed."""
+        """Return the names that ``thresholds(..., which=)`` accepts. Default: none; all thresholds are computed."""
         return ()
 
     def threshold_values(self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None) -> Outcome:
-        """Return the phase-transition thresholds, all or only the requested ones.
+        """Return the thresholds as the values of an outcome: name -> alpha, ``<name>_err`` -> its error.
 
-        ``which`` is passed only where some of :meth:`threshold_names` were requested: a theory without such names need
-        not accept this argument.
+        ``which`` is passed only if some of :meth:`threshold_names` were requested: a theory without such names need not
+        accept this argument.
         """
         raise NotImplementedError(f"{type(self).__name__} has no thresholds")
 
     def trace(self, *, iterations: int, damping: float, **controls: float) -> Mapping[str, np.ndarray]:
-        """Return the theory's dynamics from its start: observable -> array with a leading iteration axis."""
+        """Return the dynamics from the theory's start: observable -> array with a leading axis of ``iterations`` steps.
+
+        ``damping`` is the share of every step that is taken, as in the algorithm.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no dynamics to compare with iteration by iteration")
 
     def comparable(self, experiment: xr.Dataset) -> xr.Dataset:
-        """Return an experiment with its known finite-size bias removed. Default: as it is."""
+        """Return the dataset of an experiment with its known finite-size bias removed. Default: no change."""
         return experiment
 
     def index_labels(self) -> Sequence[str]:
-        """Return the labels of the entries of ``index``. Default: none; they are shown as "index 1", "index 2", ...
+        """Return the labels of the entries along ``index``. Default: none; they are shown as "index 1", "index 2", ...
 
-        Where a swept field changes the entries, those of two problems are aligned by their labels. A part numbered 1
-        can be left out: "layer 2" is "layer 2 row 1".
+        If a swept field changes the entries, those of different points are aligned by label. A part numbered 1 can be
+        left out: "layer 2" is "layer 2 row 1".
         """
         return ()
 
@@ -195,7 +200,7 @@ def index_name(labels: Sequence[str], position: int) -> str:
 
 
 def definitions(problem: Problem, algorithm: Algorithm | None = None) -> dict[str, Observable]:
-    """Return name -> definition for a result. The algorithm's definition has priority, then the problem's."""
+    """Return name -> definition for a result: the algorithm's, else the problem's, else the common one."""
     own = {} if algorithm is None else algorithm.observables(problem)
     return {**COMMON, **problem.observables(), **own}
 
@@ -205,15 +210,15 @@ _OF_THE_VERB = ("dim", "seeds", "progress", "resume", "checkpoint")
 
 
 class Algorithm(Specification, abc.ABC):
-    """A finite-size algorithm that runs on the same description.
+    """An algorithm that runs on data of finite size drawn from a :class:`Problem`.
 
     Attributes
     ----------
     needs_dim
         Whether the size is given by ``simulate(..., dim=)``; False where the problem itself fixes the size.
     runs_together
-        Whether the outcome of a run depends on the other runs of its point (R-hat over chains). If so and one run of a
-        point is unfinished, all of them are given to :meth:`resume_points`.
+        Whether the outcome of a run depends on the runs of the same point with other seeds (R-hat over chains). If so
+        and one run of a point is unfinished, all runs of the point are given to :meth:`resume_points`.
 
     Examples
     --------
@@ -236,7 +241,7 @@ class Algorithm(Specification, abc.ABC):
     runs_together: ClassVar[bool] = False
 
     def __new__(cls, *given: object, **named: object) -> Self:
-        """Raise for an unknown argument, with a hint if it belongs to the verb."""
+        """Create the algorithm; raise for an unknown argument, with a hint if it is an argument of ``simulate``."""
         accepted = dict(inspect.signature(cls.__init__).parameters)
         accepted.pop("self", None)
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
@@ -251,17 +256,17 @@ class Algorithm(Specification, abc.ABC):
     def check_points(
         self, problem: Problem, points: Sequence[Mapping[str, float]], *, dim: int | None, seeds: Sequence[int]
     ) -> None:
-        """Raise if one of these runs is impossible: too few samples, or too little memory. Default: never raise.
+        """Raise if a run is impossible: too few samples, or too little memory. Default: never raise.
 
-        The verb calls it for all points before the first run.
+        The verb calls it for all points, with the arguments of :meth:`run_points`, before the first run.
         """
 
     def dimensions(self, problem: Problem) -> Mapping[str, tuple[str, ...]]:
-        """Return observable -> names of its own dimensions. Default: the dimensions that the theory has."""
+        """Return observable -> names of the dimensions of its array in one run. Default: those of the theory."""
         return problem.dimensions()
 
     def observables(self, problem: Problem) -> Mapping[str, Observable]:
-        """Return name -> definition, for names that only this algorithm has or that differ from the theory's."""
+        """Return name -> definition, for observables that the theory lacks or defines differently. Default: none."""
         return {}
 
     @abc.abstractmethod
@@ -274,9 +279,10 @@ class Algorithm(Specification, abc.ABC):
         seeds: Sequence[int],
         progress: Progress,
     ) -> Iterator[tuple[int, int, Outcome]]:
-        """Run every point with every seed; yield (position in ``points``, position in ``seeds``, outcome).
+        """Run every point with every seed; yield (position in ``points``, position in ``seeds``, outcome) in any order.
 
-        The draws of a run depend only on its seed, dim and point, not on the other runs of the call.
+        Every point maps a control to its value. The draws of a run depend only on its seed, dim and point, not on the
+        other runs of the call.
         """
 
     def resume_points(
@@ -291,16 +297,16 @@ class Algorithm(Specification, abc.ABC):
     ) -> Iterator[tuple[int, int, Outcome]]:
         """Run as :meth:`run_points` does, given the values that an interrupted call left of some of the runs.
 
-        ``earlier`` is keyed by the positions in ``points`` and in ``seeds``. Default: ignore it and start all runs
-        anew. An algorithm that can continue in the middle of a run yields its unfinished values with
-        ``Status.INTERRUPTED`` when it is interrupted, and raises the KeyboardInterrupt when the next outcome is
-        requested.
+        ``earlier`` maps (position in ``points``, position in ``seeds``) to the values of a run, unfinished or, with
+        ``runs_together``, finished. Default: ignore it and start all runs anew. An algorithm that can continue in the
+        middle of a run yields its unfinished values with ``Status.INTERRUPTED`` when it is interrupted, and raises the
+        KeyboardInterrupt when the next outcome is requested.
         """
         return self.run_points(problem, points, dim=dim, seeds=seeds, progress=progress)
 
     def trace_options(self, problem: Problem) -> Mapping[str, Any]:
-        """Return the arguments with which :meth:`Problem.trace` follows this algorithm (iterations, damping).
+        """Return the arguments iterations and damping with which :meth:`Problem.trace` follows this algorithm.
 
-        Raise a ValueError with the reason where the theory cannot follow it.
+        Raise a ValueError with the reason if no theory follows the algorithm iteration by iteration. Default: raise.
         """
         raise ValueError(f"{type(self).__name__} cannot be followed iteration by iteration")

@@ -16,19 +16,21 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-#: The function through which inner work reports its state: ``progress.message``, or a wrapper that adds a heading.
+#: A function of one text that shows it as the state of the work: ``progress.message``, or a wrapper with a heading.
 Say = Callable[[str], None]
 
-SECONDS_BETWEEN_LINES = 10.0  # in a log
-SHORT_WORK_SECONDS = 5.0  # work shorter than this leaves no line in a log
+#: Shortest time in seconds between two lines in a log. Smaller: long logs. Larger: work looks as if it had stopped.
+SECONDS_BETWEEN_LINES = 10.0
+#: Duration in seconds below which work leaves no closing line in a log.
+SHORT_WORK_SECONDS = 5.0
 
 
 class Progress:
     """The progress of a piece of work, shown on standard error.
 
-    On a terminal and in a notebook it is a bar with rate and remaining time, which disappears at the end. In
-    a log it is a plain line at most every 10 s and one at the end; nothing for work under 5 s. Inside another
-    progress it is a second bar; in a log both share the limit of one line per 10 s, and only the outer one closes.
+    On a terminal and in a notebook it is a bar with rate and remaining time, which disappears at the end. In a log it
+    is a plain line at most every 10 s and one at the end; nothing for work under 5 s. Inside another progress it is a
+    second bar; in a log both share the limit of one line per 10 s, and only the outer one writes a line at the end.
 
     Parameters
     ----------
@@ -37,7 +39,7 @@ class Progress:
     description
         A short name for the work.
     enabled
-        None: as above. False: no output. True: even short work gets a closing line in a log.
+        None: the output described above. False: no output. True: even short work gets a closing line in a log.
 
     Examples
     --------
@@ -70,9 +72,9 @@ class Progress:
             display.close(finished=error_type is None)
 
     def advance(self, n: int = 1, message: str | None = None) -> None:
-        """Count `n` more steps as done; `message` describes the current state.
+        """Count ``n`` more steps as done and show ``message``, a text on the current state.
 
-        With a message this is also a point where interrupts are obeyed, because the work is between two steps.
+        With a message, a pending interrupt raises the KeyboardInterrupt here, because the work is between two steps.
         """
         if message is not None:
             interrupts.check()
@@ -88,7 +90,7 @@ class Progress:
         self.advance(0, text)
 
     def announce(self, text: str) -> None:
-        """Show a text before the first step; a log gets the line at once, without the usual delay."""
+        """Show a text before the first step; a log gets its line at once, without the usual wait of 10 s."""
         self.advance(0, text)
         with _lock:
             if isinstance(self._display, _Lines):
@@ -105,10 +107,10 @@ def clock(seconds: float) -> str:
 
 
 def as_progress(progress: Progress | bool | None, total: int | None, description: str) -> Progress:
-    """Convert the `progress` argument of a verb to a `Progress`, to be used in a ``with`` statement.
+    """Convert the ``progress`` argument of a verb to a :class:`Progress`, to be used in a ``with`` statement.
 
-    A given object keeps its description, and its total if it has one. If it is already running, it keeps running
-    afterwards, so that several verbs can share one bar.
+    A given Progress keeps its description, and its total if it has one. If it is already running, it keeps running
+    afterwards, so that several verbs can share one bar. None, True and False are ``enabled`` of a new one.
     """
     if isinstance(progress, Progress):
         if progress.total is None:
@@ -120,12 +122,12 @@ def as_progress(progress: Progress | bool | None, total: int | None, description
 
 
 def quietly(text: str) -> None:
-    """Show no progress. Still checks for interrupts."""
+    """Ignore a text on the state of the work, but raise the KeyboardInterrupt if an interrupt is pending."""
     interrupts.check()
 
 
 def under(heading: str, say: Say) -> Say:
-    """Return a function that shows a text with the heading before it."""
+    """Return a function that passes "heading: text" to ``say`` when it is called with a text."""
     return lambda text: say(f"{heading}: {text}")
 
 
@@ -144,7 +146,7 @@ def _bars_are_possible() -> bool:
 
 
 class _Bar:
-    """One task on the rich display, which all running bars share: rich allows only one display at a time."""
+    """The bar of one Progress. All running bars share one rich display, because rich allows only one at a time."""
 
     _shared: RichProgress | None = None
     _running = 0
@@ -195,7 +197,7 @@ def _new_rich_display() -> RichProgress:
 
 
 class _Lines:
-    """Plain lines in a log. Nested displays share the time since the last line; only the outermost one closes."""
+    """The lines of one Progress in a log. Nested ones share the limit in time; only the outermost writes an end."""
 
     _last_line = float("-inf")
     _running = 0

@@ -40,17 +40,17 @@ class ConvergenceWarning(UserWarning):
 
 
 class Result:
-    """The result of a verb: a thin wrapper on an :class:`xarray.Dataset`.
+    """The result of a verb (solve, simulate, thresholds): a thin wrapper on an :class:`xarray.Dataset`.
 
     Variables and coordinates are attributes (``result.overlap``, ``result.alpha``), ``<name>_err`` is the numerical
-    error of ``<name>``, and the problem's readouts are methods. Arrays read in this way have the labels of their
-    entries as coordinates: ``result.overlap.sel(index="layer 2")`` selects by label. In the dataset ``result.ds`` the
-    labels are a separate coordinate, ``index_label``.
+    error of ``<name>``, and the methods that the problem lists as ``readouts`` are methods of the result. Arrays read
+    as attributes have the labels of their entries as coordinates: ``result.overlap.sel(index="layer 2")`` selects by
+    label. In the dataset ``result.ds`` the labels are a separate coordinate, ``index_label``.
 
     Parameters
     ----------
     ds
-        The numbers, with ``status`` and ``converged`` per point.
+        The numbers, with ``status``, ``status_code`` and ``converged`` per point.
     problem
         The problem that was solved. Fields that ``ds`` holds as scalar coordinates are set to those values.
     kind
@@ -58,7 +58,7 @@ class Result:
     algorithm
         The algorithm of an experiment.
     settings
-        Settings of the verb: start, tolerance.
+        Arguments of the verb that decide on the numbers, such as start, tolerance and fixed.
     provenance
         Versions, device, date, commit, wall seconds.
 
@@ -112,7 +112,7 @@ class Result:
 
     @property
     def status(self) -> xr.DataArray:
-        """How every point ended, as a sentence."""
+        """How every point ended, as a sentence: an array of text along the dimensions of the grid."""
         return self.ds["status"]
 
     @property
@@ -122,19 +122,19 @@ class Result:
 
     @property
     def finished(self) -> bool:
-        """Whether no point is unfinished because of an interrupt; ``solve(..., resume=result)`` computes the others."""
+        """Whether all points ended without an interrupt; ``solve(..., resume=result)`` computes the unfinished ones."""
         return all(status.finished for status in self._statuses())
 
     @property
     def begun(self) -> bool:
-        """Whether at least one point was begun; False if an interrupt came before all of them."""
+        """Whether at least one point was begun; False if an interrupt came before all points."""
         return any(status is not Status.NOT_REACHED for status in self._statuses())
 
     def _statuses(self) -> list[Status]:
         return [Status.from_code(code) for code in np.unique(self.ds["status_code"])]
 
     def sel(self, *args: Any, **kwargs: Any) -> Result:
-        """Select by coordinate value, as :meth:`xarray.Dataset.sel` does.
+        """Return the result at coordinate values, which :meth:`xarray.Dataset.sel` selects.
 
         A value may differ from the grid's in its last digits. Entries of an observable are selected by label,
         ``result.sel(index="layer 2")``, ``result.sel(path="1-3")``, or by position, a whole number counted from 0.
@@ -147,7 +147,7 @@ class Result:
         return self._with(selected_by_name(self.ds, self.problem, *args, **kwargs))
 
     def isel(self, *args: Any, **kwargs: Any) -> Result:
-        """Select by position, as :meth:`xarray.Dataset.isel` does."""
+        """Return the result at positions along dimensions, which :meth:`xarray.Dataset.isel` selects."""
         return self._with(self.ds.isel(*args, **kwargs))
 
     def _with(self, ds: xr.Dataset) -> Result:
@@ -161,7 +161,7 @@ class Result:
         )
 
     def plot(self, name: str | None = None, ax: Axes | None = None, **options: Any) -> Axes:
-        """Plot one variable; see :func:`asymptotix.core.plot.plot_curve`. Thresholds need no name."""
+        """Plot a variable and return the axes, by :func:`asymptotix.core.plot.plot_curve`. Thresholds need no name."""
         if name is None:
             if self.kind != "thresholds":
                 raise TypeError(
@@ -177,9 +177,9 @@ class Result:
         ----------
         name
             None: one row per point, with its controls, its observables and their errors, one column per entry
-            (``overlap[layer 1, layer 2]``), and its status. Traces are left out. The name of a variable or of a trace:
-            one row per entry, with the controls, the labels of the entry (columns ``index``, ``index_other``), the
-            number, its error and the status.
+            (``overlap[layer 1, layer 2]``), and its status. Traces (values per iteration) are left out. The name of a
+            variable or trace: one row per entry, with the controls, the labels of the entry (columns ``index``,
+            ``index_other``), the number, its error and the status.
 
         Examples
         --------
@@ -244,7 +244,7 @@ def load(path: str | os.PathLike, problem: Problem | None = None) -> Result:
 
 
 def loaded_for(path: str | os.PathLike, problem: Problem | None, free: Collection[str] = ()) -> Result:
-    """Load as :func:`load` does, but ``problem`` may differ from the saved one in the fields named in ``free``."""
+    """Read as :func:`load` does; ``problem`` may differ in the fields in ``free``, which take the saved values."""
     saved = files.read(path, problem, free)
     with files.naming(path):
         return Result(
@@ -258,9 +258,9 @@ def loaded_for(path: str | os.PathLike, problem: Problem | None, free: Collectio
 
 
 def at_fixed_values(problem: Problem, values: Mapping[Any, object]) -> Problem:
-    """Return the problem with its fields set to the values of scalar coordinates, as after selecting a point.
+    """Return the problem with its fields set to ``values``, name of a scalar coordinate -> value; others are ignored.
 
-    Where these values are invalid without a field that still has a grid, the problem is returned unchanged.
+    Unchanged if the values are invalid together with its other fields, which may have a grid.
     """
     known = numeric_fields(problem)
     fixed = {

@@ -1,4 +1,4 @@
-"""The runs of an algorithm at the points of a grid, in the form that every ``run_points`` starts from."""
+"""The runs of an algorithm at the points of a grid, with their numbers of samples."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .progress import Progress
 
 @dataclass(frozen=True)
 class PointRuns:
-    """All runs at one point.
+    """All runs of an algorithm at one point, one per seed.
 
     Attributes
     ----------
     position : int
-        Position of the point among those of the call.
+        Position of the point in the argument ``points`` of :meth:`Algorithm.run_points`.
     control, value
         Name and value of the control, such as alpha.
     seeds : sequence of int
@@ -37,16 +37,16 @@ class PointRuns:
 
     @property
     def label(self) -> str:
-        """The point as text, for a line of progress."""
+        """The point as text for the progress output, such as "alpha = 0.5"."""
         return f"{self.control} = {self.value:.4g}"
 
     def each(self) -> Iterator[tuple[int, int, str]]:
-        """Yield (position among the seeds, seed, label) for every run."""
+        """Yield (position in ``seeds``, seed, text for the progress output) for every run."""
         for k, seed in enumerate(self.seeds):
             yield k, seed, f"{self.label}, seed {seed}"
 
     def batches(self, together: int) -> Iterator[tuple[int, Sequence[int]]]:
-        """Yield (position of the first seed, seeds) for batches of at most ``together`` runs."""
+        """Yield (position of the first seed in ``seeds``, seeds) for batches of at most ``together`` runs."""
         for first in range(0, len(self.seeds), together):
             yield first, self.seeds[first : first + together]
 
@@ -64,9 +64,11 @@ def point_runs(
     Parameters
     ----------
     points
-        Control -> value.
+        For every point, control -> value.
+    control : str
+        Name of the control that decides on the number of samples.
     samples : callable, optional
-        Number of samples as a function of the control, such as alpha D; it is rounded.
+        Number of samples as a function of the control, such as alpha D; it is rounded. None: 0.
     dim : int
         Dimension of the samples.
 
@@ -82,7 +84,7 @@ def point_runs(
 
 
 def _whole(samples: float, control: str, value: float, dim: int) -> int:
-    """Return a number of samples, rounded; raise if it is below one."""
+    """Return ``samples`` rounded; raise if it is below one or infinite. The error names ``control`` = ``value``."""
     if not math.isfinite(samples):
         raise ValueError(f"{control} must give a finite number of samples, got {control}={value:g} at dim={dim}")
     if round(samples) < 1:
@@ -99,16 +101,16 @@ class AlgorithmOnSamples(Algorithm):
     A subclass implements only the runs of one point, :meth:`run_point`.
     """
 
-    #: Samples are counted in units of this power of the dimension.
+    #: Power of ``dim`` in the number of samples: 1 for alpha D samples, 2 for alpha d^2.
     samples_power: ClassVar[int] = 1
 
     def check_size(self, problem: Problem, runs: PointRuns) -> None:
-        """Raise if runs of this size are impossible: too small a dimension, or too little memory."""
+        """Raise if runs of this dim and number of samples are impossible (too little memory). Default: pass."""
 
     def check_points(
         self, problem: Problem, points: Sequence[Mapping[str, float]], *, dim: int | None, seeds: Sequence[int]
     ) -> None:
-        """Raise for impossible sizes; warn where several points have the same number of samples."""
+        """Raise if :meth:`check_size` does at a point; warn if several points have the same number of samples."""
         assert dim is not None  # the verb asks for it
         equal: dict[int, list[str]] = {}
         for runs in self._runs(points, dim, seeds):
@@ -125,7 +127,7 @@ class AlgorithmOnSamples(Algorithm):
 
     @abc.abstractmethod
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
-        """Run one point with every seed; yield (position among the seeds, outcome) as the runs end."""
+        """Run one point with every seed; yield (position in ``runs.seeds``, outcome) as the runs end."""
 
     def run_points(
         self,
@@ -136,7 +138,7 @@ class AlgorithmOnSamples(Algorithm):
         seeds: Sequence[int],
         progress: Progress,
     ) -> Iterator[tuple[int, int, Outcome]]:
-        """Run one point after the other."""
+        """Run one point after the other; yield (position in ``points``, position in ``seeds``, outcome)."""
         assert dim is not None  # the verb asks for it
         for runs in self._runs(points, dim, seeds):
             for k, outcome in self.run_point(problem, runs, progress):

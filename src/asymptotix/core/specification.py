@@ -21,13 +21,14 @@ from .describing.fingerprints import FINGERPRINT_LENGTH, SAMPLE_LENGTH
 from .markup.description import description_html
 
 _REGISTRY: dict[str, type[Specification]] = {}
-#: Tolerances within which the values of two functions count as equal. Another machine or another JAX rounds elementary
-#: functions differently (1e-15, which the function may amplify); single precision inside a function leaves 1e-7.
+#: Relative tolerance, and absolute one in units of the median value, within which values of two functions are equal.
+#: Larger: another function is not detected. Smaller: the same function is refused where it is rounded differently, on
+#: another machine or JAX version (1e-15, which the function may amplify; 1e-7 in single precision).
 SAME_VALUES_RTOL, SAME_VALUES_ATOL = 1e-6, 1e-9
 
 
 class Specification:
-    """Base of all descriptions. A subclass is registered under its class name, third-party ones included.
+    """Base class of all descriptions. A subclass, also one of another package, is registered under its class name.
 
     Examples
     --------
@@ -51,12 +52,12 @@ class Specification:
             )
         _REGISTRY[cls.__name__] = cls
 
-    #: Snapshots of the functions that fields hold, by field. A specification that computes with a user's function
+    #: Pairs (field, snapshot of the function in that field). A specification that computes with a user's function
     #: declares ``snapshots: tuple[...] = field(init=False, repr=False, default=())`` and sets it when it is made.
     snapshots: ClassVar[Any] = ()
 
     def function(self, field: str) -> Any:
-        """Return the function to call for a field that holds a function: its snapshot, or else the function itself.
+        """Return the function to call for the field named ``field``: its snapshot, or else the function it holds.
 
         A user's function may change while it stays the same object. The snapshot does not change, and two models hold
         the same snapshot only if their functions were the same. So computations and caches use the snapshot.
@@ -64,25 +65,25 @@ class Specification:
         return dict(self.snapshots).get(field) or getattr(self, field)
 
     def function_values(self, field: str) -> np.ndarray | None:
-        """Return at most 32 values of a field's function, at :func:`fixed_points`. A file recognises it by them.
+        """Return at most 32 values of the function in ``field``, at :func:`fixed_points`. Files identify it by them.
 
         Default: None; then a file accepts any function as the saved one.
         """
         return None
 
     def function_sample(self, field: str) -> np.ndarray | None:
-        """Return :data:`SAMPLE_LENGTH` values of the function, some at large arguments, as :func:`far_points` has.
+        """Return at most 512 values of the function in ``field``, at :func:`far_points` times a scale, for example.
 
         Default: None; files then compare :meth:`function_values` and :meth:`function_code` only.
         """
         return None
 
     def function_scale(self, field: str) -> float:
-        """Return the scale of the points of :meth:`function_sample`. Samples at other scales are not compared."""
+        """Return the factor on the arguments of :meth:`function_sample`. Only samples of equal factor are compared."""
         return 1.0
 
     def function_code(self, field: str) -> str | None:
-        """Return a digest of the function's program, such as :func:`program_digest`. Default: None."""
+        """Return :func:`program_digest` of the function in the field named ``field``. Default: None, not compared."""
         return None
 
     def _repr_html_(self) -> str:
@@ -95,17 +96,17 @@ S = TypeVar("S", bound=Specification)
 def describe(
     obj: Specification, *, arrays: MutableMapping[str, np.ndarray] | None = None, keep_functions: bool = False
 ) -> dict[str, Any]:
-    """Describe a specification as a dictionary that JSON can hold.
+    """Return a specification as a dictionary that JSON can hold.
 
     Parameters
     ----------
     obj
-        The description.
+        The specification.
     arrays
-        If given, NumPy and JAX arrays are put into this mapping under their dotted path, and the description
-        refers to them; otherwise they become nested lists.
+        If given, NumPy and JAX arrays are put into this mapping under their dotted path, such as "MyProblem.model.x",
+        and the dictionary holds ``{"array": path}`` instead; otherwise they become nested lists.
     keep_functions
-        Keep functions as objects, for a comparison in memory. Otherwise a function becomes its name and, where the
+        Keep functions as objects, for a comparison in memory. Otherwise a function becomes its name and, if the
         specification can evaluate it, its values at fixed points.
 
     Returns
@@ -136,7 +137,7 @@ def encode(
     arrays: MutableMapping[str, np.ndarray] | None = None,
     keep_functions: bool = False,
 ) -> Any:
-    """Encode one value as :func:`describe` does; ``path`` names it in errors and in ``arrays``."""
+    """Return one value of a field as :func:`describe` does; ``path`` is its dotted name in errors and in ``arrays``."""
     if value is None or type(value) in (bool, int, float, str):  # checked first, for the speed of long lists
         return value
 
@@ -168,7 +169,7 @@ def encode(
 
 
 def _fingerprint(obj: Specification, field: str) -> dict[str, Any]:
-    """Return ``{"values": [...], ...}``; an empty mapping where the function cannot be evaluated at these points."""
+    """Return ``{"values": [...], ...}``, which identifies the function in a field; {} if it cannot be evaluated."""
     try:
         values = obj.function_values(field)
         values = None if values is None else np.asarray(values, float).ravel()
@@ -180,9 +181,9 @@ def _fingerprint(obj: Specification, field: str) -> dict[str, Any]:
 
 
 def _close_look(obj: Specification, field: str) -> dict[str, Any]:
-    """Return ``{"sample": [...], "code": ...}``, which distinguishes functions that differ only in rare places.
+    """Return ``{"sample": [...], "code": ...}``, which distinguishes functions that differ only at rare arguments.
 
-    A value of the sample that is not finite is kept as None. A scale of the sample other than one is kept too.
+    A value of the sample that is not finite becomes None. A ``scale`` of the sample other than one is added.
     """
     found: dict[str, Any] = {}
     try:
@@ -200,7 +201,7 @@ def _close_look(obj: Specification, field: str) -> dict[str, Any]:
 
 
 def weakly_known(described: object, path: str = "") -> list[str]:
-    """Return the dotted names of functions without a sample, as in files of earlier versions."""
+    """Return the dotted names of described functions that have values but no sample (files of earlier versions)."""
     if not isinstance(described, Mapping):
         return []
     if _is_function(described):
@@ -213,7 +214,7 @@ def _is_function(described: object) -> bool:
 
 
 def build(described: Mapping[str, Any], *, arrays: Mapping[str, np.ndarray] | None = None) -> Any:
-    """Build the object that :func:`describe` described.
+    """Return the object of which :func:`describe` returned the description.
 
     Parameters
     ----------
@@ -221,7 +222,7 @@ def build(described: Mapping[str, Any], *, arrays: Mapping[str, np.ndarray] | No
         ``{"type": class name, field: value, ...}``. Fields with a default may be left out; lists are accepted
         where the field is declared as a tuple or an array.
     arrays
-        The arrays to which the description refers.
+        Dotted path -> array, for the entries ``{"array": path}`` of the description.
 
     Raises
     ------
@@ -246,7 +247,7 @@ def build(described: Mapping[str, Any], *, arrays: Mapping[str, np.ndarray] | No
 
 
 def decode(value: object, *, declared: object = None, arrays: Mapping[str, np.ndarray] | None = None) -> Any:
-    """Decode a value that :func:`encode` encoded. ``declared`` is the annotation of its field."""
+    """Return the value that :func:`encode` encoded. ``declared`` is the annotation of its field, such as a tuple."""
     if value is None or type(value) in (bool, int, float, str):  # checked first, for the speed of long lists
         return value
     if isinstance(value, Mapping):
@@ -272,10 +273,10 @@ def decode(value: object, *, declared: object = None, arrays: Mapping[str, np.nd
 
 
 def numeric_fields(obj: Specification) -> dict[str, float | None]:
-    """Return the fields that hold a number, of a specification and of the specifications inside it.
+    """Return name -> value of the fields that hold a number, in a specification and the specifications inside it.
 
-    A field that is None but declared as a number (``float | None``) is included. Where a name occurs more than
-    once, the outermost value is returned; :func:`with_fields` refuses to change such a name.
+    A field that is None but declared as a number (``float | None``) is included. If a name occurs more than once, the
+    outermost value is returned; :func:`with_fields` refuses to change such a name.
     """
     found: dict[str, float | None] = {}
     for path, owner in _walk(obj):
@@ -313,10 +314,10 @@ def with_fields(obj: S, **values: object) -> S:
 
 
 def differences(first: object, second: object, *, path: str = "") -> list[str]:
-    """List the dotted names at which two descriptions differ.
+    """List the dotted names, after the prefix ``path``, at which two descriptions differ.
 
-    Functions are the same if they are one object. Where a description holds values of a function, the values must
-    agree, and so must the programs if both come from one version of JAX. A function without values is not compared.
+    Functions kept as objects must be one object or compare equal. Described functions must agree in their values and,
+    if both come from one version of JAX, in the digests of their programs. A function without these is not compared.
     """
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         if _is_function(first) and _is_function(second):
@@ -345,12 +346,12 @@ def value_at(described: object, path: str) -> object:
 
 
 def differing(first: Specification, second: Specification) -> list[str]:
-    """List the dotted names at which two specifications in memory differ. Functions are equal only if identical."""
+    """List the dotted names at which two specifications differ. Functions must be one object or compare equal."""
     return differences(describe(first, keep_functions=True), describe(second, keep_functions=True))
 
 
 def _same_object(first: object, second: object) -> bool:
-    """Return whether two functions are the same. A bound method is a new object at each access, but compares equal."""
+    """Return whether two functions are one object or compare equal, as two accesses to a bound method do."""
     try:
         return first is second or bool(first == second)
     except Exception:  # the comparison of a callable object may raise
@@ -358,7 +359,7 @@ def _same_object(first: object, second: object) -> bool:
 
 
 def _same_function(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Return whether two described functions agree in everything that both descriptions contain."""
+    """Return whether two described functions agree in values, sample and digest, each only if both have it."""
     names = ("values", "sample") if first.get("scale", 1.0) == second.get("scale", 1.0) else ("values",)
     if not all(_same_values(first.get(name), second.get(name)) for name in names):
         return False
@@ -389,7 +390,7 @@ def _replaced(obj: Any, changes: Mapping[tuple[str, ...], object]) -> Any:
 
 
 def _walk(obj: Specification) -> list[tuple[tuple[str, ...], Specification]]:
-    """Return every field as (path, the specification that owns it), outermost first."""
+    """Return (path, owner) of every field, outermost first: the names down to the field, and its specification."""
     found: list[tuple[tuple[str, ...], Specification]] = []
     level: list[tuple[tuple[str, ...], Specification]] = [((), obj)]
     while level:

@@ -1,4 +1,4 @@
-"""The status of a point: a value for code to decide on, and a sentence for people to read."""
+"""The status with which the computation of a point ended: a code for programs, and a sentence for the user."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import enum
 class Status(enum.Enum):
     """How a point of a theory, a threshold, a derivative or a run of an algorithm ended.
 
-    Code decides on the member; ``sentence`` is its text, used where the point has no text of its own. ``converged`` has
-    one meaning everywhere: the stated tolerance was met, and this was checked.
+    Programs compare the member; ``sentence`` is its text for the user, shown unless the point has a text of its own.
+    ``converged`` has one meaning everywhere: the stated tolerance was met, and this was checked.
 
     Examples
     --------
@@ -44,7 +44,7 @@ class Status(enum.Enum):
         return _ADVICE.get(self, "")
 
     def advice_for(self, kind: str) -> str:
-        """Advice for a result of this kind: "theory", "thresholds" or "experiment".
+        """Return the advice for a result of a kind: "theory", "thresholds" or "experiment".
 
         >>> Status.NOT_CONVERGED.advice_for("experiment")
         'more iterations, epochs or steps, or a larger dim'
@@ -55,7 +55,7 @@ class Status(enum.Enum):
 
     @property
     def code(self) -> str:
-        """The name stored in files: lower case, such as "not_converged"."""
+        """The name of the status in files and in ``status_code``: lower case, such as "not_converged"."""
         return self.name.lower()
 
     @property
@@ -70,7 +70,7 @@ class Status(enum.Enum):
 
     @classmethod
     def from_code(cls, code: str) -> Status:
-        """Return the member for a code in a file; raise a ValueError that lists the known codes otherwise."""
+        """Return the member with this ``code``; for an unknown one raise a ValueError that lists the known codes."""
         try:
             return cls[str(code).upper()]
         except KeyError:
@@ -79,7 +79,10 @@ class Status(enum.Enum):
 
     @classmethod
     def from_words(cls, words: str, converged: bool) -> Status:
-        """Return the member for a sentence, by its beginning. Only for files and theories without status codes."""
+        """Return CONVERGED if ``converged``, else the member with whose sentence ``words`` begins, else NOT_CONVERGED.
+
+        Only for files and theories without status codes.
+        """
         if converged:
             return cls.CONVERGED
         begun = [status for status in cls if not status.converged and str(words).startswith(status.sentence)]
@@ -87,7 +90,9 @@ class Status(enum.Enum):
 
 
 def of_movement(what: str, change: float, limit: float, period: str, advice: str) -> tuple[Status, str]:
-    """Return the status of a run that has converged if a ``change`` is at most the ``limit``, and the sentence.
+    """Return (status, sentence) of a run: CONVERGED if ``change`` <= ``limit``, else NOT_CONVERGED.
+
+    ``what`` (subject and verb), ``period`` and ``advice`` are parts of the sentence:
 
     >>> of_movement("S still moves by", 0.02, 0.001, "per iteration", "increase iterations")[1]
     'not converged: S still moves by 0.02 per iteration (limit 0.001); increase iterations'

@@ -1,4 +1,4 @@
-"""The verbs solve, simulate and thresholds. `driver/works.py` describes their work; `run` does it."""
+"""The public functions solve, simulate and thresholds, called verbs."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def solve(
         by its position along ``index``, counted from 0. For attention of rank one, ``fixed={0: 0.0}`` is
         ``fixed={"layer 1": 0.0}``: the other layers learn while the first stays unlearned. State evolution updates only
         the other indices. A held index has no overlap with them, whatever ``start`` is, and 1 is replaced by 1 - 1e-6.
-        All observables refer to this overlap; the free entropy is maximised over the other indices only. Exact recovery
-        is not concluded: an overlap that tends to one is followed to 1 - 1e-6. The settings of the result record
-        ``fixed``.
+        All observables are those of the overlap with these entries; the free entropy is maximised over the other
+        indices only. The status is never "exact recovery": an overlap that tends to one is followed to 1 - 1e-6. The
+        settings of the result record ``fixed``.
     progress
         None shows progress if the work takes long, True always, False never.
     resume
         The result of an earlier call for the same problem, or the file to which it was saved. Finished points are kept,
         the others are computed. The grid may be larger than that of the earlier call.
     checkpoint
-        A file to which finished points are written, at the latest every few seconds. It is always a complete result,
-        which :func:`load` reads and ``resume`` accepts.
+        A file to which finished points are written, at most once a second. It is always a complete result, which
+        :func:`load` reads and ``resume`` accepts.
     **controls
         All of the problem's own controls (such as ``alpha``), and any numeric fields of the problem or of its model,
-        each a number or a 1-D grid. Grids multiply and become dimensions.
+        each a number or a 1-D grid. Grids become dimensions; all combinations are computed.
 
     Returns
     -------
@@ -98,7 +98,8 @@ def simulate(
     seeds
         The number of runs, with seeds 0, 1, ..., or a list of seeds.
     dim
-        The size, or several sizes, which then become a dimension ``dim``.
+        The dimension of the data, or several ones, which then become a dimension ``dim`` of the result. None for an
+        algorithm whose problem contains the data.
     progress
         None shows progress if the work takes long, True always, False never.
     resume
@@ -106,16 +107,17 @@ def simulate(
         and the others computed; some algorithms continue in the middle of a run. There may be more grid points, sizes
         and seeds than in the earlier call.
     checkpoint
-        As for :func:`solve`.
+        A file to which finished runs are written, at most once a second. :func:`load` reads it, ``resume`` accepts it.
     **controls
-        As for :func:`solve`.
+        All of the problem's own controls (such as ``alpha``), and any numeric fields of the problem or of its model,
+        each a number or a 1-D grid. All combinations are run.
 
     Returns
     -------
     Result
         Its dimensions are the grids in the order given, ``dim`` if there are several, ``seed``, then the observable's
         own. Variables shared with the theory have the same name and meaning, at finite size. The algorithm's docstring
-        lists those of its own; all are defined in their ``attrs``.
+        lists its other variables; all are defined in their ``attrs``.
 
     Examples
     --------
@@ -153,9 +155,9 @@ def thresholds(
     progress
         None shows progress if the work takes long, True always, False never.
     resume, checkpoint
-        As for :func:`solve`.
+        An earlier result to continue, and a file for finished points; see :func:`solve`.
     **fields
-        Any numeric field of the problem or of its model, a number or a 1-D grid.
+        Any numeric field of the problem or of its model, a number or a 1-D grid. Grids become dimensions.
 
     Returns
     -------
@@ -169,16 +171,16 @@ def thresholds(
           ``direction(step, index, index_other)``: the matrix of Frobenius norm 1 along which the overlap appears.
         - ``exact_recovery``: smallest alpha at which everything is recovered without error from the uninformed start;
           ``exact_recovery_informed``: smallest alpha at which full overlap is stable; ``exact_recovery_gap``: a flag,
-          not a width: 1.0 where the first exceeds the second by more than three errors, else 0.0.
+          not a width: 1.0 if ``exact_recovery`` exceeds ``exact_recovery_informed`` by more than three errors, else
+          0.0.
 
         For Bayes-optimal learning with an AttentionIndex: ``exact_recovery``. For training, in the limit of vanishing
         weight decay: ``interpolation``, the largest alpha at which all data are fitted (without noise: the smallest
         alpha at which the interpolator is unique), and ``exact_recovery``, the smallest alpha at which the target is
         found without noise.
 
-        Where the target of an AttentionIndex has spikes, in addition for every ``spike``: ``outlier``, the alpha above
-        which it is visible as an outlier of the learned spectrum; between ``outlier_until`` and ``outlier_again`` it is
-        not visible.
+        If the target of an AttentionIndex has spikes, also, for every ``spike``: ``outlier``, the alpha above which the
+        spike is visible as an outlier of the learned spectrum, except between ``outlier_until`` and ``outlier_again``.
 
     Examples
     --------

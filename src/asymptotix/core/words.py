@@ -1,4 +1,4 @@
-"""Numbers and grids as text."""
+"""Numbers, and the sizes of grids, as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 
 def format_number(value: float, error: float = math.nan) -> str:
-    """Format a value, rounded to the second digit of its numerical error, with that error if there is one.
+    """Format a value with its numerical error, both rounded to the second digit of the error.
+
+    Without an error, or with an error of zero, the value has six digits:
 
     >>> format_number(0.712345, 0.00123), format_number(0.712345), format_number(0.5, 0.0)
     ('0.7123 ± 0.0012', '0.712345', '0.5')
@@ -22,7 +24,7 @@ def format_number(value: float, error: float = math.nan) -> str:
 
 
 def counted(lengths: Mapping[Any, int]) -> str:
-    """Return the number of values of every control of a grid; a bare "dim 2" would be read as a dimension of two.
+    """Return the number of values of every dimension of a grid as text, from dimension -> length.
 
     >>> counted({"alpha": 3, "dim": 1}), counted({})
     ('3 values of alpha, 1 value of dim', 'one point')

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from ..core.result import Result
 
-#: Colour, line and marker of layers 1, 2, 3.
+#: (colour, line, marker) of layers 1, 2, 3.
 LAYERS = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"))
 #: Alphas at which state evolution is also started from full knowledge.
 INFORMED = (0.4, 0.6, 0.9)
@@ -77,7 +77,10 @@ def fig1_left(
     iterations: int,
     tolerance: float,
 ) -> tuple[Figure, Findings]:
-    """State evolution and staged message passing; also the errors with layer 1 held at zero overlap."""
+    """Draw overlaps and errors of two layers: theory at ``alphas``, GAMP at ``simulated`` in every ``dim``.
+
+    Errors are also drawn with layer 1 held at zero overlap.
+    """
     problem, curve = _attention(), grid_with(alphas, simulated, INFORMED)
     theory = parts.solve("theory", problem, alpha=curve, tolerance=tolerance)
     held = parts.solve("layer1_held", problem, alpha=curve[curve > 0.15], tolerance=tolerance, fixed={0: 0.0})
@@ -105,7 +108,7 @@ def fig1_left(
 
 
 def _both_sizes(axis: Axes, runs: Result, name: str, *, label: str, color: str, marker: str, **entry: Any) -> None:
-    """Draw the means for the largest system, and for the smallest as crosses."""
+    """Draw means over seeds of the observable ``name``, for the largest size, and for the smallest as crosses."""
     values = runs.problem.comparable(runs.ds)[name]
     sizes = [int(size) for size in values["dim"].values]
     if len(sizes) > 1:
@@ -124,20 +127,23 @@ def _draw_errors(axis: Axes, theory: Result, held: Result, runs: Result) -> None
 
 
 def _legends_below(picture: Figure, places: Mapping[Axes, float]) -> None:
-    """Put legends under the panels, where there is no data, each centred at a fraction of its panel's width."""
+    """Put legends under the panels; ``places`` is panel -> the legend's centre, as a fraction of the panel's width."""
     picture.set_layout_engine("constrained", rect=(0, 0.22, 1, 0.78))
     for axis, at in places.items():
         axis.legend(loc="upper center", bbox_to_anchor=(at, -0.17), ncols=2).set_in_layout(False)
 
 
 def _released_points(axis: Axes, points: Sequence[tuple[float, float]], label: str) -> None:
-    """Draw published points one by one: a line between so few points would look like a curve."""
+    """Draw published points (alpha, value) without lines, which between so few points would look like a curve."""
     for k, (alpha, value) in enumerate(points):
         published(axis, [alpha], [value], "_" if k else label)
 
 
 def _mark_two_layers(axis: Axes, limits: Result, released: Sequence[float], heights: Sequence[float]) -> None:
-    """Mark our thresholds, and the published ones in grey; where both are close the published label is lower."""
+    """Mark our thresholds, and in grey the published ones of layers 2 and 1, ``released``.
+
+    ``heights``, as fractions of the panel, are those of the labels of layer 2, layer 1 and exact recovery.
+    """
     first, second = float(limits.weak_recovery[1]), float(limits.weak_recovery[0])
     for at, layer, height, wrong in ((first, 2, heights[0], released[0]), (second, 1, heights[1], released[1])):
         mark(axis, at, f"layer {layer}", LAYERS[layer - 1][0], height=height)
@@ -152,7 +158,7 @@ def _mark_two_layers(axis: Axes, limits: Result, released: Sequence[float], heig
 def fig1_right(
     parts: Parts, said: PublishedFigure, *, skips: Sequence[float], tolerance: float
 ) -> tuple[Figure, Findings]:
-    """Draw both layers' thresholds against the skip; at that of layer 1, layer 2 has its own overlap at this alpha."""
+    """Draw the weak-recovery threshold of each of two layers against the strength of the skip connection."""
     limits = parts.thresholds(
         "thresholds", _attention(), skip=grid_with(skips, [1.0]), which="weak_recovery", tolerance=tolerance
     )
@@ -180,7 +186,10 @@ def fig1_right(
 def fig2_top(
     parts: Parts, said: PublishedFigure, *, alpha: float, dim: Sequence[int], seeds: int, iterations: int
 ) -> tuple[Figure, Findings]:
-    """Algorithm 1 as published; message passing from side information, compared with its state evolution."""
+    """Draw cosines with the truth by iteration: Algorithm 1 as published, and GAMP from side information.
+
+    GAMP, in every ``dim``, is compared with state evolution. Algorithm 1 runs in the last ``dim``.
+    """
     side = _attention(side_information=SIDE_INFORMATION)
     theory = parts.solve("theory", side, alpha=alpha, tolerance=2e-2)
     runs = parts.simulate("gamp", side, asx.GAMP(iterations=iterations), alpha=alpha, dim=dim, seeds=seeds)
@@ -208,14 +217,14 @@ def fig2_top(
 
 
 def _cosines(runs: Result) -> xr.DataArray:
-    """Return the cosine of every layer, the square root of the measured overlap, by iteration from 1 on."""
+    """Return cosines (seed, iteration, index = layer), the square roots of the overlaps at the first ``dim``."""
     squares = np.diagonal(runs.ds["overlap_trace"].isel(dim=0).values, axis1=-2, axis2=-1)
     traces = xr.DataArray(np.sqrt(abs(squares)), dims=("seed", "iteration", "index"))
     return traces.assign_coords(iteration=np.arange(1, traces.sizes["iteration"] + 1))
 
 
 def _draw_iterations(axis: Axes, ds: xr.Dataset, layer: int) -> None:
-    """Draw state evolution as a line, and means over runs: the largest size as points, the smallest as crosses."""
+    """Draw a layer's cosine by iteration: theory as a line, runs as points (largest size) and crosses (smallest)."""
     color, style, marker = LAYERS[layer - 1]
     steps = np.arange(1, ds.sizes["iteration"] + 1)
     axis.plot(steps, np.sqrt(ds["overlap_theory"].values.ravel()), style, color=color, label=f"layer {layer}, theory")
@@ -230,7 +239,7 @@ def _draw_iterations(axis: Axes, ds: xr.Dataset, layer: int) -> None:
 def fig2_bottom(
     parts: Parts, said: PublishedFigure, *, alpha: float, dim: int, seeds: int, epochs: int
 ) -> tuple[Figure, Findings]:
-    """Stochastic gradient descent with batches of 200 in a fixed order, each used for three steps."""
+    """Draw cosines with the truth along SGD; batches of 200 come in a fixed order, each used for three steps."""
     algorithm = asx.SGD(epochs=epochs)
     runs = parts.simulate("sgd", _attention(), algorithm, alpha=alpha, dim=dim, seeds=seeds)
     cosine = abs(runs.ds["cosine_trace"])
@@ -263,7 +272,7 @@ def fig2_bottom(
 def fig3_left(
     parts: Parts, said: PublishedFigure, *, alphas: Sequence[float], tolerance: float
 ) -> tuple[Figure, Findings]:
-    """State evolution; also the errors with layers 1 and 2 held at zero overlap."""
+    """Draw overlaps and errors of three layers by theory, also with layers 1 and 2 held at zero overlap."""
     problem = _attention(layers=3)
     theory = parts.solve("theory", problem, alpha=alphas, tolerance=tolerance)
     later = [alpha for alpha in alphas if alpha >= 0.6]  # below 0.6 layers 1 and 2 are not learned anyway
@@ -294,7 +303,7 @@ def fig3_left(
 def fig5(
     parts: Parts, said: PublishedFigure, *, alpha: float, held: Sequence[float], tolerance: float
 ) -> tuple[Figure, Findings]:
-    """State evolution of layer 1 alone, with the overlap of layer 2 held fixed."""
+    """Draw the overlap of layer 1 by state evolution, with that of layer 2 fixed at each value of ``held``."""
     settings = {"alpha": alpha, "held": list(held), "tolerance": tolerance}
     found = parts.dataset("held", settings, lambda: _overlaps_while_held(alpha, held, tolerance))
     free = parts.solve("free", _attention(), alpha=[0.98 * alpha], tolerance=tolerance)
@@ -310,7 +319,7 @@ def fig5(
 
 
 def _overlaps_while_held(alpha: float, held: Sequence[float], tolerance: float) -> xr.Dataset:
-    """Compute the overlap of layer 1, its numerical error, and convergence, for each overlap held in layer 2."""
+    """Return ``overlap`` of layer 1, ``overlap_err`` and ``converged`` for each value ``held`` of layer 2's overlap."""
     problem, entry = _attention(), diagonal_of(1)
     solved = [asx.solve(problem, alpha=alpha, tolerance=tolerance, fixed={1: at}, progress=False).ds for at in held]
     columns = {name: [float(ds[name].isel(entry)) for ds in solved] for name in ("overlap", "overlap_err")}

@@ -1,4 +1,4 @@
-"""Our numbers for the claims on the figures of Troiani et al., arXiv:2502.00901."""
+"""Verdicts on the claims of Troiani et al., arXiv:2502.00901, from our numbers for each figure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ if TYPE_CHECKING:
 
 
 def diagonal_of(layer: int) -> dict[str, Any]:
-    """Return the coordinates of a layer's diagonal entry; layers are counted from one."""
+    """Return the indices of the diagonal entry of a layer, which is counted from one, for ``isel``."""
     return {"index": layer - 1, "index_other": layer - 1}
 
 
 def two_layer_findings(
     said: PublishedFigure, comparison: Comparison, held: Result, informed: Result, limits: Result
 ) -> Findings:
-    """Return the findings on Fig. 1 left."""
+    """Return the findings on Fig. 1 left, from a comparison of state evolution with GAMP.
+
+    Other results: layer 1 ``held`` at zero, start from full knowledge (``informed``), thresholds (``limits``).
+    """
     theory, runs = comparison.theory, comparison.experiment
     below_exact = comparison.sel(alpha=slice(None, float(limits.exact_recovery)))  # above it, runs do not scatter
     curves = [(f"overlap of layer {layer}", "overlap", diagonal_of(layer)) for layer in (2, 1)]
@@ -77,7 +80,7 @@ def _error_claims(said: PublishedFigure, theory: Result, held: Result, first: fl
 
 
 def _no_gap_claim(said: PublishedFigure, theory: Result, informed: Result) -> Claim:
-    """Judge whether state evolution started from full knowledge ends at the same point."""
+    """Judge the claim that state evolution from full knowledge, ``informed``, ends at the same overlaps."""
     other = theory.ds.sel(alpha=informed.ds["alpha"], method="nearest")
     gap = abs(informed.ds["overlap"].values - other["overlap"].values)
     error = 3 * np.hypot(informed.ds["overlap_err"].values, other["overlap_err"].values) + 1e-9
@@ -94,7 +97,7 @@ def _diagonal_claim(said: PublishedFigure, runs: Result) -> Claim:
 
 
 def skip_findings(said: PublishedFigure, limits: Result) -> Findings:
-    """Return the findings on Fig. 1 right."""
+    """Return the findings on Fig. 1 right, from the thresholds ``limits`` by skip and layer."""
     ds, table = limits.ds, said.released["thresholds"]
     claims = []
     for claim, row in (("first-at-skip", 1), ("second-at-skip", 0)):
@@ -110,7 +113,7 @@ def skip_findings(said: PublishedFigure, limits: Result) -> Findings:
 
 
 def iteration_findings(said: PublishedFigure, cosines: xr.DataArray, comparison: Comparison) -> Findings:
-    """Return the findings on Fig. 2 top; ``cosines`` (seed, iteration, index) come from runs of Algorithm 1."""
+    """Return the findings on Fig. 2 top: ``cosines`` (seed, iteration, layer) of Algorithm 1, comparison of GAMP."""
     agreements = [
         agreement(f"overlap of layer {layer} by iteration", comparison, "overlap", **diagonal_of(layer))
         for layer in (2, 1)
@@ -138,7 +141,7 @@ def iteration_findings(said: PublishedFigure, cosines: xr.DataArray, comparison:
 
 
 def _passage(cosines: xr.DataArray, level: float) -> np.ndarray:
-    """Return the iteration from which each run stays above a level; nan if it is below at the end."""
+    """Return the iteration, from 1, from which each run stays above ``level``; nan if it is below at the end."""
     above = cosines.transpose("seed", "iteration").values > level
     last_below = above.shape[1] - np.argmin(above[:, ::-1], axis=1)  # argmin finds the first False from the end
     found = np.where(above.all(axis=1), 0, last_below) + 1.0
@@ -153,7 +156,7 @@ def _range(values: np.ndarray) -> str:
 
 
 def descent_findings(said: PublishedFigure, runs: Result, algorithm: asx.SGD) -> Findings:
-    """Return the findings on Fig. 2 bottom."""
+    """Return the findings on Fig. 2 bottom, from ``runs`` of gradient descent, ``algorithm``."""
     ds = runs.ds
     first, second = ds["first_passage"].values.reshape(-1, 2).T
     cosine = abs(ds["cosine_trace"])
@@ -180,7 +183,10 @@ def descent_findings(said: PublishedFigure, runs: Result, algorithm: asx.SGD) ->
 
 
 def _known_at(cosine: xr.DataArray, batches: np.ndarray, passages: np.ndarray) -> np.ndarray:
-    """Return a layer's cosine when the other layer is first learned, for the runs in which that happens."""
+    """Return a layer's cosine at the ``passages`` (seed,) of the other layer; runs without passage are left out.
+
+    The result is [nan] if no run has one. ``batches`` are the numbers of batches at the iterations of ``cosine``.
+    """
     traces = cosine.transpose("seed", "iteration", ...).values.reshape(len(passages), len(batches))
     places = np.minimum(np.searchsorted(batches, np.nan_to_num(passages)), len(batches) - 1)
     found = traces[np.arange(len(passages)), places]
@@ -188,13 +194,13 @@ def _known_at(cosine: xr.DataArray, batches: np.ndarray, passages: np.ndarray) -
 
 
 def _median_passage(passages: np.ndarray) -> tuple[float, str]:
-    """Return the median number of batches and its words; runs that never pass count as latest."""
+    """Return the median of ``passages``, in batches, and a text on it; nan, a run that never passes, counts as inf."""
     middle = float(np.median(np.nan_to_num(passages, nan=np.inf)))
     return middle, f"{_range(passages)}, median {middle:.0f}"
 
 
 def three_layer_findings(said: PublishedFigure, theory: Result, held: Result, limits: Result) -> Findings:
-    """Return the findings on Fig. 3 left."""
+    """Return the findings on Fig. 3 left: theory, theory with layers 1 and 2 ``held`` at zero, and thresholds."""
     first, second, last = map(float, limits.weak_recovery.values)
     errors = limits.weak_recovery_err.values
     words = [format_number(*pair) for pair in zip(limits.weak_recovery.values, errors, strict=True)]
@@ -216,7 +222,7 @@ def three_layer_findings(said: PublishedFigure, theory: Result, held: Result, li
 
 
 def held_findings(said: PublishedFigure, found: xr.Dataset, free: Result) -> Findings:
-    """Return the findings on Fig. 5; ``found`` has the overlap of layer 1 for each overlap held in layer 2."""
+    """Return the findings on Fig. 5: ``found`` has layer 1's overlap by layer 2's held one, ``free`` holds none."""
     nothing, most, nearly = (float(found["overlap"].sel(held=at, method="nearest")) for at in (0.0, 0.9, 0.99))
     first, second = (float(free.ds["overlap"].isel(diagonal_of(layer)).isel(alpha=0)) for layer in (1, 2))
     known = f"overlap of layer 1 {most:.3f} with that of layer 2 at 0.9, {nearly:.3f} with 0.99"

@@ -40,10 +40,11 @@ SIMILARITIES = {
     "similarity": ("w wᵀ (P × P)", r"$w_l w_l^\top\ (P\times P)$"),
     "score_similarity": ("wᵀw (D × D)", r"$w_l^\top w_l\ (D\times D)$"),
 }
-#: Statistics that decide which layer converges first, without regard to how far it has to go. The last one counts: it
-#: uses the whole curve, and it is defined even if a layer is never below a level.
+#: Statistics for which layer converges first: steps to a similarity of 0.9 and 0.95, and the area above the curve. The
+#: last one decides: it uses the whole curve, and is defined even if a layer is never below a level.
 ABSOLUTE = ("0.9", "0.95", AREA)
-#: An order of the layers counts as found if the sign test gives it at most this probability by chance.
+#: An order of the layers counts as found if the sign test gives it at most this probability by chance. Larger: more
+#: chance orders are believed. Smaller: more claims stay undecided.
 CHANCE = 0.05
 
 
@@ -51,7 +52,10 @@ CHANCE = 0.05
 def fig3_right(
     parts: Parts, said: PublishedFigure, *, seeds: int, epochs: int, record_every: int
 ) -> tuple[Figure, Findings]:
-    """Similarity of each layer to its own last iterate along training, for every run, in both settings."""
+    """Draw the similarity of each layer to its last iterate along training, for every run, in both settings.
+
+    A similarity is recorded every ``record_every`` training steps.
+    """
     sizes = {"seeds": seeds, "epochs": epochs, "record_every": record_every}
     runs = {setting: trained(parts, setting, **sizes) for setting in SETTINGS}
     picture, axes = panels(2, 3, size=(15.0, 7.6))
@@ -69,7 +73,7 @@ def fig3_right(
 
 
 def trained(parts: Parts, setting: str, **sizes: int) -> xr.Dataset:
-    """Return the training histories of one setting; they are a part of the figure."""
+    """Return the training histories of one of SETTINGS, stored in ``parts``; ``sizes`` are those of fig3_right."""
     classifier = SETTINGS[setting][0]()
     asked = {"classifier": repr(classifier), **sizes}
     return parts.dataset(setting, asked, lambda: _histories(classifier, progress=parts.progress, **sizes))
@@ -78,7 +82,10 @@ def trained(parts: Parts, setting: str, **sizes: int) -> xr.Dataset:
 def _histories(
     classifier: asx.AttentionClassifier, *, seeds: int, epochs: int, record_every: int, progress: bool | None
 ) -> xr.Dataset:
-    """Train and return the histories, with ``printed_end``: the text's similarity of the last iterate to itself."""
+    """Train ``seeds`` networks and return their histories.
+
+    ``printed_end`` (seed, layer) is added: the last iterate's similarity to itself, as the paper's text defines it.
+    """
     runs = classifier.train(_questions(seeds), epochs=epochs, record_every=record_every, progress=progress)
     keys = runs.keys.astype(float)
     grams = keys @ keys.swapaxes(-1, -2)
@@ -94,7 +101,7 @@ def _questions(seeds: int) -> Sequence[TrecTask]:
 
 
 def _draw_curves(axis: Axes, values: xr.DataArray) -> None:
-    """Draw every run as a thin line and the mean as a thick line."""
+    """Draw ``values`` (seed, layer, step): every run as a thin line, the mean of each layer as a thick line."""
     for layer, color in enumerate(LAYERS, start=1):
         curves = values.sel(layer=layer)
         axis.plot(curves["step"], curves.transpose("step", "seed"), color=color, lw=0.8, alpha=0.45)
@@ -104,7 +111,7 @@ def _draw_curves(axis: Axes, values: xr.DataArray) -> None:
 
 
 def _draw_leads(axis: Axes, orders: Mapping[str, xr.Dataset]) -> None:
-    """Draw the number of steps by which layer 1 is earlier: runs as points, means with error bars."""
+    """Draw the steps by which layer 1 is earlier, by setting: runs as points, means over runs with error bars."""
     words = {"0.9": "passes\n0.9", "0.95": "passes\n0.95", HALF: "half of\nits own way", AREA: "area above\nthe curve"}
     for shift, (setting, order) in zip((0.16, -0.16), orders.items(), strict=True):
         _, label, color, marker = SETTINGS[setting]
@@ -145,7 +152,7 @@ def _findings(said: PublishedFigure, runs: Mapping[str, xr.Dataset], epochs: int
 
 
 def _order(order: xr.Dataset, statistics: Sequence[str]) -> tuple[bool | None, str]:
-    """Judge whether layer 1 is first in more runs than chance explains, by the last of the statistics."""
+    """Return whether layer 1 is first by the last of the ``statistics`` (None: by chance), and a text on all."""
     last = order.sel(statistic=statistics[-1])
     holds = 2 * int(last["earlier"]) > last.sizes["seed"] if last["p_value"] <= CHANCE else None
     return holds, "; ".join(_lead_words(order.sel(statistic=name)) for name in statistics)
@@ -160,7 +167,7 @@ def _lead_words(order: xr.Dataset) -> str:
 
 
 def _blindness(printed: xr.Dataset) -> str:
-    """Write how similar w^T w is to its end when the published similarity has passed 0.95 in both layers."""
+    """Return a remark: how similar w^T w is to its end when the published similarity has passed 0.95 in both layers."""
     last = layer_order(printed["similarity"])["time"].sel(statistic="0.95").max("layer").values
     other = printed["score_similarity"].transpose("seed", "layer", "step")
     steps, runs = other["step"].values, zip(last, other.values, strict=True)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def _scale(**given: Any) -> Scale:
-    """Collect the settings of a figure in a `Scale`."""
+    """Return the settings of a figure, name=value as in the paper's file, as a `Scale`."""
     recipe = Recipe(given["width"], given["steps"], given["batch"], given["learning_rate"])
     sampling = Sampling(tuple(given["sampled"]), given["chains"], given["warmup"], given["sampler_draws"])
     plain = {name: given[name] for name in ("examples", "draws", "validation_examples", "test_examples")}
@@ -44,7 +44,7 @@ def _is_full(said: PublishedFigure, scale: Scale) -> bool:
 
 
 def _judged(said: PublishedFigure, found: Sequence[Claim], scale: Scale) -> list[Claim]:
-    """Return the claims; none is decided by numbers from another network than the published one."""
+    """Return the claims ``found``, all as not decided unless width and examples are the published ones."""
     return [claim if _is_full(said, scale) else replace(claim, holds=None) for claim in found]
 
 
@@ -65,7 +65,10 @@ def _training_remark(made: ImageParts, architectures: Sequence[str]) -> str:
 
 @figure_of_paper("paths/fig3")
 def fig3(parts: Parts, said: PublishedFigure, **settings: Any) -> tuple[Figure, Findings]:
-    """Panels (b) to (f), two layers of four heads; also panels on temperature, squared error and training history."""
+    """Draw panels (b) to (f), two layers of four heads, and temperature, squared error and training history.
+
+    ``settings`` are those of `_scale`, with numbers of ``networks`` and ``random_orders``.
+    """
     made = ImageParts(parts, _scale(**settings))
     tables = made.all_temperatures("L2H4")
     numbers = chosen(tables)
@@ -121,7 +124,10 @@ def fig3(parts: Parts, said: PublishedFigure, **settings: Any) -> tuple[Figure, 
 
 @figure_of_paper("paths/fig6")
 def fig6(parts: Parts, said: PublishedFigure, **settings: Any) -> tuple[Figure, Findings]:
-    """Panels (a), two layers of four heads, and (b), three layers of three heads, in and out of distribution."""
+    """Draw accuracies on three data sets, and U, for (a) two layers of four heads and (b) three layers of three.
+
+    ``settings`` are those of `_scale`.
+    """
     made = ImageParts(parts, _scale(**settings))
     picture, axes = panels(2, 4, size=(19.0, 9.2))
     judged, remarks = [], [_training_remark(made, ["L2H4", "L3H3"])]
@@ -142,7 +148,7 @@ def fig6(parts: Parts, said: PublishedFigure, **settings: Any) -> tuple[Figure, 
 
 @figure_of_paper("paths/fig7")
 def fig7(parts: Parts, said: PublishedFigure, **settings: Any) -> tuple[Figure, Findings]:
-    """Panels (a) to (d); also the squared error, the only observable that the published rescaling changes."""
+    """Draw panels (a) to (d), pruning of two layers of four or eight heads, and squared errors; see `fig3`."""
     made = ImageParts(parts, _scale(**settings))
     picture, axes = panels(2, 4, size=(19.0, 9.2))
     judged, remarks, found = [], [_training_remark(made, ["L2H4", "L2H8"])], {}
@@ -166,7 +172,10 @@ def fig7(parts: Parts, said: PublishedFigure, **settings: Any) -> tuple[Figure, 
 
 
 def _pruned(made: ImageParts, architecture: str, numbers: Chosen, settings: Mapping[str, Any]) -> list[Pruned]:
-    """Prune the figure's network, and others trained with other seeds, by scores computed at a small width."""
+    """Return results of pruning networks trained with seeds 0, 1, ...; heads are scored by theory at width NARROW.
+
+    ``numbers`` is that theory for seed 0.
+    """
     found = []
     for seed in range(settings["networks"]):
         own = made.other(seed) if seed else made
@@ -192,10 +201,10 @@ def _pruning_claims(said: PublishedFigure, networks: Sequence[Pruned], architect
 
 
 def _losses(published: Mapping[str, Any]) -> list[float]:
-    """Return the published losses of accuracy without one head, by rising score."""
+    """Return the published losses of accuracy (points) without one head, by rising score; [] if none is given."""
     return [published["base"] - value for value in published.get("after_one", ())]
 
 
 def _narrow(numbers: Chosen) -> np.ndarray:
-    """Return the order parameter at the small width, averaged over draws."""
+    """Return the order parameter (paths, paths) at width NARROW, averaged over draws of the training examples."""
     return numbers.order_parameter.sel(width=NARROW).mean("draw").values

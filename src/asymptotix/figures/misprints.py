@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 
 def printed_law(law: LearnedSpectrum) -> LearnedSpectrum:
-    """Return the law by eq. (13) of arXiv:2509.24914v1, which lacks the factor 1/scale; outliers follow the law."""
+    """Return the law by eq. (13) of arXiv:2509.24914v1, which lacks the factor 1/scale; outliers are divided too."""
     return replace(law, scale=1.0, outliers=tuple(value / law.scale for value in law.outliers))
 
 
 def published_cosine(runs: Result) -> xr.DataArray:
-    """Return |w.w*|/(sqrt(D) |w|) of runs of SGD at one alpha, which lacks the norm of the teacher w*.
+    """Return the published cosine (seed, index), |w.w*|/(sqrt(D) |w|), which lacks the norm of the teacher w*.
+
+    ``runs`` are runs of SGD at one alpha and one dimension D.
 
     Troiani et al., arXiv:2502.00901, section 3.3. The teachers are drawn again from the seeds.
     """

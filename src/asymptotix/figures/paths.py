@@ -50,7 +50,11 @@ TEMPERATURE, EXAMPLES = 0.01, 100
 def fig2(
     parts: Parts, said: PublishedFigure, *, tasks: int, test_examples: int, sampled: Sequence[int], draws: int
 ) -> tuple[Figure, Findings]:
-    """Panels (c), (d), (e), theory and exact sampling: all four paths, and two of the paths on noisier chains."""
+    """Draw panels (c), (d), (e): all four paths, and two of the paths on noisier chains.
+
+    Theory is compared with exact sampling at the widths ``sampled``. ``tasks`` is the number of draws of the task,
+    ``draws`` that of the sampler.
+    """
     common = {"test_examples": test_examples, "sampled": list(sampled), "draws": draws}
     four = _over_tasks(parts, "four_paths", tasks, common)
     two = _over_tasks(parts, "two_paths", tasks, common, two_paths=True, noise_perpendicular=5.0)
@@ -71,7 +75,7 @@ def fig2(
 
 
 def _over_tasks(parts: Parts, name: str, tasks: int, common: Mapping[str, Any], **options: Any) -> xr.Dataset:
-    """Compute the numbers of several draws of the task and store each draw as soon as it is done."""
+    """Return the numbers of `_task` for seeds 0 to ``tasks`` - 1, along ``task``; each is stored when it is done."""
     made = [
         parts.dataset(
             f"{name}_{seed}", {"seed": seed, **common, **options}, lambda seed=seed: _task(seed, **common, **options)
@@ -84,7 +88,10 @@ def _over_tasks(parts: Parts, name: str, tasks: int, common: Mapping[str, Any], 
 
 
 def _task(seed: int, *, test_examples: int, sampled: Sequence[int], draws: int, **options: Any) -> xr.Dataset:
-    """Compute accuracy, order parameter and alignment for one draw of the task, with one sampling chain per width."""
+    """Return accuracy, order parameter and alignment, by theory and by a sampling chain per width in ``sampled``.
+
+    ``options`` of `hidden_markov` and ``seed`` determine the task. Without options, limits of SUBNETWORKS are added.
+    """
     data = asx.tasks.hidden_markov(EXAMPLES, test_examples, seed, **options)
     problem = asx.PathPosterior(data.network, data.inputs, data.labels, temperature=TEMPERATURE)
     fresh = data.test_inputs, data.test_labels
@@ -128,7 +135,7 @@ def _error(values: xr.DataArray) -> xr.DataArray:
 
 
 def _of_accuracy(curve: str, numbers: xr.Dataset) -> Agreement:
-    """Compare sampling with theory task by task, so that the differences between tasks cancel."""
+    """Compare accuracies of sampling and theory task by task, so that the differences between tasks cancel."""
     return _paired(curve, 100 * (numbers.sampled_accuracy - numbers.accuracy.sel(width=numbers.sampled)), 100)
 
 
@@ -176,14 +183,17 @@ def _claims_of_order_parameter(said: PublishedFigure, U: xr.DataArray) -> list[C
 
 
 def _of_one_draw(said: PublishedFigure, claim: str, values: xr.DataArray, **words: str) -> Claim:
-    """Judge a number published for one draw of the task: it may differ from the mean by the spread of the draws."""
+    """Judge a number published for one draw of the task, which may differ from our mean by the spread of draws.
+
+    ``values`` are (task,). With at most 3 tasks the number cannot be refuted.
+    """
     spread = float(values.std("task", ddof=1)) * np.sqrt(1 + 1 / values.sizes["task"])
     judged = said(claim, float(values.mean()), error=spread, **words)
     return judged if judged.holds or values.sizes["task"] > 3 else replace(judged, holds=None)  # too few for a spread
 
 
 def _larger(first: xr.DataArray, second: xr.DataArray) -> tuple[float, str, float]:
-    """Return the mean over tasks of the first number minus the second, both means in words, and the error."""
+    """Return the mean over tasks of ``first - second``, a text with both means, and the error of the difference."""
     difference = first - second
     gap, error = float(difference.mean()), float(_error(difference))
     return gap, f"{float(first.mean()):.1f} against {float(second.mean()):.1f}: {gap:+.2f} ± {error:.2f}", error
@@ -215,7 +225,7 @@ def _accuracy(axis: Axes, numbers: xr.Dataset, subnetworks: Sequence[str], title
 
 
 def _order_parameter(axis: Axes, values: xr.DataArray, title: str, names: Sequence[str]) -> None:
-    """Draw the matrix over pairs of paths as colours and numbers; without learning it is the identity."""
+    """Draw order parameters (task, path, path_other): colours and numbers of the mean, which is I without learning."""
     U, error = values.mean("task").values, _error(values).values
     reach = abs(U).max()
     axis.imshow(U, cmap=SIGNED_COLOURS, vmin=-reach, vmax=reach)
@@ -256,7 +266,7 @@ def _entitle(axis: Axes, title: str) -> None:
 def fig5(
     parts: Parts, said: PublishedFigure, *, tasks: int, test_examples: int, sampled: Sequence[int], draws: int
 ) -> tuple[Figure, Findings]:
-    """Panels (b), kernels between examples ordered by class, and (c), a uniform head in place of the random head."""
+    """Draw panels (b), kernels between examples, and (c), a uniform head in place of the random head; see `fig2`."""
     kernels = parts.dataset("kernels", {"seed": 0, "width": NARROW}, _kernels)
     common = {"test_examples": test_examples, "sampled": list(sampled), "draws": draws}
     noisy = {"two_paths": True, "noise_perpendicular": 5.0}
@@ -272,7 +282,7 @@ def fig5(
 
 
 def _kernels() -> xr.Dataset:
-    """Compute kernels (examples, examples): each path alone, all paths in the limit, all paths at a small width."""
+    """Return kernels (example, example_other) by name: of each path alone, and of all paths at N = inf and NARROW."""
     data = asx.tasks.hidden_markov(EXAMPLES, 2, 0)
 
     def kernel(network: asx.AttentionPaths, width: float) -> np.ndarray:
@@ -299,7 +309,7 @@ def _kernel(axis: Axes, values: xr.DataArray, title: str) -> AxesImage:
 
 
 def _aligned(kernels: xr.Dataset) -> tuple[bool, str]:
-    """Judge how well the kernels separate the classes, by their centred alignment with the labels."""
+    """Return whether the claim on alignments of centred kernels with the labels holds, and a text with all of them."""
     y = np.where(np.arange(EXAMPLES) < EXAMPLES // 2, 1.0, -1.0)
     centre = np.eye(EXAMPLES) - 1 / EXAMPLES
 

@@ -60,7 +60,10 @@ def fig1(
     seeds: int,
     points: int,
 ) -> tuple[Figure, Findings]:
-    """Weight decay 0.01, noise 0.5, target of rank d/2; ``spectra_of`` has (alpha, dim, runs) of every spectrum."""
+    """Draw learned spectra, test errors at two widths, and ranks: weight decay 0.01, noise 0.5, target of rank d/2.
+
+    ``spectra_of`` has (alpha, dim, runs) of every spectrum. Adam runs at ``alphas``, theory has ``points`` alphas.
+    """
     layout = ["aaabbbcccddd", "eeeeeeffffff"]
     picture, axes = mosaic(layout, size=(14.5, 7.6), height_ratios=[1, 1.1])
     problem, grid = asx.RiskMinimization(attention(), weight_decay=0.01), np.geomspace(0.05, 40, points)
@@ -84,7 +87,7 @@ def fig1(
 def _fig1_spectra(
     parts: Parts, axes: Sequence[Axes], problem: asx.RiskMinimization, spectra_of: Sequence[tuple[float, int, int]]
 ) -> xr.Dataset:
-    """Draw every spectrum, and return the measurements on them."""
+    """Draw the spectrum of each (alpha, dim, runs); return the numbers of `training_spectra.measured` on them."""
     theory = parts.solve("spectra_theory", problem, alpha=[alpha for alpha, _, _ in spectra_of])
     laws = {alpha: theory.sel(alpha=alpha).spectrum() for alpha, _, _ in spectra_of}
     values = {}
@@ -101,7 +104,7 @@ def _fig1_spectra(
 
 
 def _fig1_ranks(parts: Parts, axis: Axes, grid: np.ndarray) -> tuple[float, str]:
-    """Draw rank and right bulk for three ranks of the target; return their largest distance, and the finding."""
+    """Draw rank and right bulk for three ranks of the target; return their largest distance, and a text on it."""
     worst, splits = 0.0, []
     for (color, style, _), rank in zip(LOOKS, (0.2, 0.5, 0.8), strict=False):
         theory = parts.solve(f"rank_{rank:g}_theory", asx.RiskMinimization(attention(rank)), alpha=grid)
@@ -134,7 +137,10 @@ def fig2(
     steps: int,
     points: int,
 ) -> tuple[Figure, Findings]:
-    """Noise 0.5, target of rank d/2; the weight decay 0+ has a theory curve only."""
+    """Draw test error and training loss for weight ``decays`` and 0+: noise 0.5, target of rank d/2.
+
+    Adam runs at ``alphas``, theory at ``points`` alphas; the decay 0+ has theory only.
+    """
     trials, grid = Trials(alphas, dims, seeds, steps), np.linspace(0.05, 0.6, points)
     limit = asx.RiskMinimization(attention(), weight_decay=0.0)
     at = float(parts.thresholds("threshold", limit).interpolation)
@@ -163,12 +169,15 @@ def fig2(
 
 
 def _power(decay: float) -> str:
-    """Format a weight decay for a label."""
+    """Return a weight decay in TeX, for a label."""
     return "0^+" if decay == 0 else f"{decay:g}" if decay >= 1e-2 else f"10^{{{round(np.log10(decay))}}}"
 
 
 def _peak_claims(said: PublishedFigure, limit: Curve, least: Curve, at: float) -> list[Claim]:
-    """Judge the claims on the loss at vanishing weight decay, and on the interpolation peak near the threshold."""
+    """Judge the claims on the loss without decay and on the error's peak at the threshold ``at``.
+
+    ``limit`` is the curve of vanishing weight decay, ``least`` that of the least positive one.
+    """
     ds = limit.theory.ds.dropna("alpha", subset=["test_error"])
     alpha, loss, error = (ds[name].values for name in ("alpha", "train_loss", "test_error"))
     below, above = loss[alpha < at].max(), loss[alpha > at].min()
@@ -196,7 +205,10 @@ def fig3_left(
     decays: Sequence[float],
     points: int,
 ) -> tuple[Figure, Findings]:
-    """Target of rank d/20, noise 0.05; Adam has the best weight decay of a grid that includes theory's optimum."""
+    """Draw test errors at the best weight decay for two parameterisations: target of rank d/20, noise 0.05.
+
+    Adam, at ``alphas``, has the best of ``decays`` and theory's optimum. Theory has ``points`` alphas.
+    """
     trials, grid = Trials(alphas, dims, seeds), grid_with(np.geomspace(0.05, 1.0, points), alphas)
     problem = asx.RiskMinimization(attention(0.05, 0.05))
     best = parts.dataset("optimum", {"grid": grid.tolist()}, lambda: _best_decays(problem, grid))
@@ -235,7 +247,7 @@ def _numbers(values: np.ndarray) -> str:
 
 
 def _best_decays(problem: asx.RiskMinimization, grid: np.ndarray) -> xr.Dataset:
-    """Compute the best weight decay and its test error by theory, for both parameterisations."""
+    """Return theory's best weight decay and its test error along ``grid``; ``*_inside``: not at the search's bounds."""
     columns: dict[str, list[float]] = {}
     for name, _ in _PARAMETERIZATIONS:
         own = replace(problem, parameterization=name)
@@ -252,7 +264,8 @@ def _best_of_grid(
 ) -> tuple[xr.DataArray, Comparison, np.ndarray]:
     """Return Adam's test errors at the best weight decay per alpha, their comparison with theory, and these decays.
 
-    Each row of ``decays`` has one weight decay per alpha; the best has the least mean test error, as in the paper.
+    Each array in ``decays`` has one weight decay per alpha of ``trials``; the best has the least mean test error, as in
+    the paper. ``name`` begins the names of the stored results.
     """
     tried: list[xr.DataArray] = []
     scores: list[xr.Dataset] = []
@@ -279,7 +292,7 @@ def _best_of_grid(
 
 @figure_of_paper("training/fig3-right")
 def fig3_right(parts: Parts, said: PublishedFigure, *, points: int) -> tuple[Figure, Findings]:
-    """The four thresholds without noise, at vanishing weight decay, for two tokens."""
+    """Draw four thresholds at ``points`` ranks of the target: no noise, vanishing weight decay, two tokens."""
     ranks = np.linspace(0.01, 1.0, points)
     found = parts.dataset("thresholds", {"points": points}, lambda: thresholds.along_ranks(ranks))
     picture, (axis,) = panels(size=(6.0, 4.2))

@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
     from ..core.result import Result
 
-#: Colour, line and marker of the first curve, the second, ...
+#: (colour, line, marker) of the first curve, the second, ...
 LOOKS = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"), (PINK, ":", "D"), (BLACK, "-", "v"))
 SAMPLES = r"samples  $\alpha = n/d^2$"
 TEST_ERROR = r"test error  $E\,\|y-A\|_F^2$"
 TRAIN_LOSS = r"training loss  $L/d^2$"
 WORDS = {"test_error": "test error", "train_loss": "training loss"}
-#: If the proximal map jumps on a larger share of the data than this, replica symmetry is unproven and theory says so.
+#: Where the proximal map jumps on a larger share of the data, a remark says that replica symmetry is unproven.
 JUMPS = 1e-3
 
 
 def attention(rank: float = 0.5, noise: float = 0.5, **options: float | str) -> asx.AttentionIndex:
-    """Return the data model: by default two tokens and noise 0.5."""
+    """Return the data model with a target of rank ``rank`` x d; ``options`` are those of `AttentionIndex`."""
     return asx.AttentionIndex(target=asx.MarchenkoPastur(rank), noise=noise, **options)  # pyright: ignore
 
 
 @dataclass(frozen=True)
 class Trials:
-    """Adam's runs of a figure: the alphas, the sizes, the number of seeds at each, and the number of steps."""
+    """Adam's runs of a figure: alphas, dimensions d, number of seeds at each of them, and number of steps."""
 
     alphas: Sequence[float]
     dims: Sequence[int]
@@ -59,7 +59,7 @@ class Trials:
 class Curve:
     """A theory curve along alpha, and runs of Adam at some of its points.
 
-    ``stretch`` multiplies alpha in the drawing.
+    ``look`` is (colour, line, marker). ``stretch`` multiplies alpha in the drawing.
     """
 
     label: str
@@ -69,18 +69,18 @@ class Curve:
     stretch: float = 1.0
 
     def measured(self, name: str) -> xr.DataArray:
-        """Return an observable measured on the largest system."""
+        """Return the observable ``name`` of Adam's runs in the largest dimension, (alpha, seed)."""
         assert self.runs is not None
         return largest(self.runs.ds[name])
 
     def largest_jumps(self) -> tuple[float, np.ndarray]:
-        """Return the largest share of the data on which the proximal map jumps, and the alphas where it matters."""
+        """Return the largest share of data on which the proximal map jumps, and the drawn alphas with over JUMPS."""
         weight = self.theory.ds["jump_weight"]
         return float(weight.max()), self.stretch * weight["alpha"].values[weight.values > JUMPS]
 
 
 def largest(values: xr.DataArray) -> xr.DataArray:
-    """Select the values of the largest system."""
+    """Return the values at the last, largest ``dim``."""
     return values.isel(dim=-1) if "dim" in values.dims else values
 
 
@@ -95,7 +95,10 @@ def learning_curve(
     trials: Trials | None = None,
     stretch: float = 1.0,
 ) -> Curve:
-    """Solve a problem on a grid that contains the alphas of the trials, and run Adam on it."""
+    """Solve a problem at the alphas of ``grid`` and ``trials``, and run Adam at the latter.
+
+    Alphas are first divided by ``stretch``. ``look`` is an index of LOOKS; names of stored results begin with ``name``.
+    """
     own = np.asarray(grid) / stretch
     if trials is None:
         return Curve(label, LOOKS[look], parts.solve(f"{name}_theory", problem, alpha=grid_with(own)), None, stretch)
@@ -105,7 +108,10 @@ def learning_curve(
 
 
 def draw(axis: Axes, curves: Sequence[Curve], name: str, ylabel: str, xlabel: str = SAMPLES, *, log: str = "x") -> None:
-    """Draw an observable of every curve: theory as lines, Adam as points; labels are cut at the first comma."""
+    """Draw the observable ``name`` of every curve: theory as lines, Adam as points; labels are cut at the first comma.
+
+    ``log`` names the logarithmic axes: "x", "y", "xy" or "".
+    """
     for curve in curves:
         color, style, marker = curve.look
         theory_line(
@@ -129,7 +135,7 @@ def draw_replicon(axis: Axes, curves: Sequence[Curve], xlabel: str = SAMPLES) ->
 
 
 def agreements(parts: Parts, curves: Sequence[Curve], *names: str) -> Iterator[Agreement]:
-    """Compare Adam with theory along every curve."""
+    """Yield the agreement of Adam with theory along every curve that has runs, for the observables ``names``."""
     for curve in curves:
         if curve.runs is not None:
             comparison = parts.compare(curve.theory, curve.runs)
@@ -137,7 +143,7 @@ def agreements(parts: Parts, curves: Sequence[Curve], *names: str) -> Iterator[A
 
 
 def where_unproven(curves: Sequence[Curve], of: str = "α") -> str:
-    """Write a sentence on the replicon and on the jumps of the proximal map along the curves."""
+    """Return a remark on the replicon and on where the proximal map jumps; ``of`` is the name of the abscissa."""
     first = f"The replicon is at most {worst_replicon(curves):.2f} where theory is accurate and proven"
     places = []
     for curve in curves:
@@ -179,7 +185,7 @@ def replicon_claim(said: PublishedFigure, curves: Sequence[Curve]) -> Claim:
 
 
 def unfinished(curves: Sequence[Curve]) -> str:
-    """Write how many runs of Adam did not converge, by curve."""
+    """Return a remark on how many runs of Adam did not converge, by curve."""
     counts = [
         f"{int((~c.runs.ds['converged']).sum())} of {c.runs.ds['converged'].size} ({plain(c.label)})"
         for c in curves

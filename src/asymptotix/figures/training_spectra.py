@@ -21,18 +21,19 @@ if TYPE_CHECKING:
     from ..attention_index.spectra.learned import LearnedSpectrum
     from ..core.result import Result
 
-#: A singular value of an experiment counts as zero below the point under which the law has this share of its non-zero
-#: mass. A point must be chosen because the density of singular values starts at zero: it has no lower edge.
+#: A singular value of an experiment counts as zero below the point under which theory's law has this share of its
+#: non-zero mass. Such a point is needed because the law's density starts at zero, without a lower edge. A larger share
+#: counts more small values as zeros, a smaller one fewer of the numerical zeros.
 SHARE_OF_SMALL = 0.005
 
 
 def singular_values(runs: Result) -> np.ndarray:
-    """Return the singular values of W/(m d)^{1/4}, all runs pooled, in ascending order."""
+    """Return the singular values of W/(m d)^{1/4}, W being d x m, of all runs pooled, in ascending order."""
     return np.sort(np.sqrt(np.maximum(runs.ds["eigenvalues"].values.ravel(), 0.0)))
 
 
 def edge(law: LearnedSpectrum) -> float:
-    """Return the point below which a singular value counts as zero."""
+    """Return the point below which a measured singular value counts as zero; see SHARE_OF_SMALL."""
     goal, top = law.atom + SHARE_OF_SMALL * law.rank, largest_value(law)
     return float(root_scalar(lambda rho: float(law.singular_value_cdf(rho)) - goal, bracket=(0.0, top)).root)
 
@@ -42,13 +43,16 @@ def largest_value(law: LearnedSpectrum) -> float:
 
 
 def right_bulk(law: LearnedSpectrum) -> float:
-    """Return the mass of the bulk of larger singular values; NaN if there is only one bulk."""
+    """Return the mass of the rightmost bulk of the law; NaN if there is only one bulk."""
     edges = law.convolution.edges
     return law.convolution.moments(float(edges[-1, 0])).mass if len(edges) > 1 else np.nan
 
 
 def measured(laws: dict[float, LearnedSpectrum], found: dict[float, np.ndarray]) -> xr.Dataset:
-    """Measure the share of zeros, and the Kolmogorov distances from our law and from the printed law, by alpha."""
+    """Return shares of zeros, Kolmogorov distances from our and the printed law, and numbers of bulks, by alpha.
+
+    ``laws`` is alpha -> theory's law, ``found`` alpha -> ascending singular values of Adam.
+    """
     rows = {"edge": [], "zeros_theory": [], "zeros_adam": [], "distance": [], "distance_printed": [], "bulks": []}
     for alpha, law in laws.items():
         begin, values = edge(law), found[alpha]
@@ -62,15 +66,15 @@ def measured(laws: dict[float, LearnedSpectrum], found: dict[float, np.ndarray])
 
 
 def right_bulks(theory: Result) -> xr.DataArray:
-    """Return the mass of the right bulk along a theory curve."""
+    """Return the mass of the rightmost bulk at every alpha of a theory; NaN where there is only one bulk."""
     masses = [right_bulk(theory.sel(alpha=alpha).spectrum()) for alpha in theory.ds["alpha"].values]
     return xr.DataArray(masses, dims="alpha", coords={"alpha": theory.ds["alpha"].values})
 
 
 def draw(axis: Axes, law: LearnedSpectrum, target: asx.MarchenkoPastur, values: np.ndarray, zeros: float) -> None:
-    """Draw the law, the printed law, the target and the histogram; the legend has their atoms at zero.
+    """Draw theory's law, the printed law, the target's law and the histogram of Adam's singular ``values``.
 
-    A stem marks the law's atom at zero.
+    The legend has the masses at zero (``zeros`` is Adam's); a stem marks that of theory's law.
     """
     top = max(largest_value(law), largest_value(printed_law(law)), np.sqrt(target.largest), values[-1])
     rho = np.linspace(1e-4, 1.02 * top, 900)
@@ -91,7 +95,7 @@ def draw(axis: Axes, law: LearnedSpectrum, target: asx.MarchenkoPastur, values: 
 
 
 def claims(said: PublishedFigure, found: xr.Dataset) -> list[Claim]:
-    """Compare the paper's claims on the spectra with the measurements."""
+    """Judge the paper's claims on the spectra by the dataset that `measured` returns."""
     ours, theirs = found["distance"].values, found["distance_printed"].values
     bulks = found["bulks"].values.astype(int).tolist()
     where = ", ".join(f"{alpha:g}" for alpha in found["alpha"].values)

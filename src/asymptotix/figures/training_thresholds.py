@@ -14,7 +14,7 @@ from .training_curves import attention
 
 
 def interpolation(rank: float, noise: float, tokens: int = 2) -> float:
-    """Evaluate eq. (16) as printed; J and its derivative for the Marchenko-Pastur target come from the library."""
+    """Return the interpolation threshold alpha by eq. (16) as printed; J and its derivative are the library's."""
     target = asx.MarchenkoPastur(rank)
     goal = target.mean_square + noise / 2
 
@@ -27,7 +27,7 @@ def interpolation(rank: float, noise: float, tokens: int = 2) -> float:
 
 
 def factorized_recovery(rank: float, tokens: int = 2) -> float:
-    """Evaluate eqs. (17) and (18), 0 < rank < 1, with incomplete moments of the semicircle."""
+    """Return alpha of exact recovery with S = W W^T by eqs. (17) and (18), for 0 < rank/d = ``rank`` < 1."""
 
     def condition(c: float) -> float:
         return _semicircle(1, c) - c * _semicircle(0, c) + c / (1 - rank)
@@ -38,7 +38,10 @@ def factorized_recovery(rank: float, tokens: int = 2) -> float:
 
 
 def bayes_recovery(rank: float, tokens: int = 2) -> float:
-    """Threshold of Boncoraglio et al., arXiv:2506.01582: kappa_0 (2 - kappa_0)/(T^2 + T - 2), for ranks up to one."""
+    """Return alpha of Bayes-optimal recovery, k (2 - k)/(T^2 + T - 2) with k = ``rank`` up to 1 and T tokens.
+
+    Boncoraglio et al., arXiv:2506.01582.
+    """
     return rank * (2 - rank) / (tokens**2 + tokens - 2)
 
 
@@ -51,7 +54,7 @@ def _semicircle(power: int, x: float) -> float:
 
 
 def claims(said: PublishedFigure, found: xr.Dataset) -> list[Claim]:
-    """Compare each printed formula, evaluated independently, with the library's thresholds."""
+    """Judge each printed formula, evaluated independently, by the thresholds ``found`` of `along_ranks`."""
     half = float(found["full"].sel(rank=0.5, method="nearest"))
     ranks = found["rank"].values[(found["rank"] < 1).values]
     noisy = asx.thresholds(asx.RiskMinimization(attention()), progress=False)
@@ -76,7 +79,7 @@ def claims(said: PublishedFigure, found: xr.Dataset) -> list[Claim]:
 
 
 def along_ranks(ranks: np.ndarray) -> xr.Dataset:
-    """Compute the four thresholds of Fig. 3 right with the library."""
+    """Return the library's four thresholds alpha of Fig. 3 right, each (rank,), for targets of rank ``ranks`` x d."""
 
     def along(kind: type, name: str, **options: str) -> list[float]:
         models = [attention(float(rank), 0.0) for rank in ranks]

@@ -44,7 +44,10 @@ NOISES = (0.0, 0.5)
 def fig4(
     parts: Parts, said: PublishedFigure, *, alphas: Sequence[float], dims: Sequence[int], seeds: int, points: int
 ) -> tuple[Figure, Findings]:
-    """Weight decay 0.01, target of rank d/2, without and with noise; theory is the same for both outputs."""
+    """Draw errors and losses for the outputs attention matrix and sequence: weight decay 0.01, target of rank d/2.
+
+    Adam runs at ``alphas``; theory, at ``points`` alphas, is the same for both outputs.
+    """
     trials, grid = Trials(alphas, dims, seeds), np.geomspace(0.05, max(alphas), points)
     picture, axes = panels(1, 2, size=(11.0, 4.4))
     found, claims = [], []
@@ -69,7 +72,7 @@ def _outputs(parts: Parts, noise: float, output: str, grid: np.ndarray, trials: 
 
 
 def _falling_distance(name: str, lab: Curve, seq: Curve) -> tuple[bool, str]:
-    """Judge whether the difference of two experiments on the same data, run by run, falls with the system size."""
+    """Return whether experiments with both outputs, on equal data, differ less in larger systems, and a text."""
     assert lab.runs is not None
     assert seq.runs is not None
     apart = abs((seq.runs.ds[name] / lab.runs.ds[name] - 1).mean("seed")).mean("alpha")
@@ -80,7 +83,10 @@ def _falling_distance(name: str, lab: Curve, seq: Curve) -> tuple[bool, str]:
 
 
 def _distance_in_scatter(name: str, lab: Curve, seq: Curve) -> tuple[bool | None, str]:
-    """Judge whether the means at the largest size differ by less than a standard deviation, the paper's error bar."""
+    """Return whether means of both outputs differ by less than their scatter (else None), and a text.
+
+    The scatter is a standard deviation at the largest size, the paper's error bar. ``name`` is the observable.
+    """
     first, second = (curve.measured(name) for curve in (lab, seq))
     scatter = np.hypot(first.std("seed", ddof=1), second.std("seed", ddof=1))
     ratio = float((abs(first.mean("seed") - second.mean("seed")) / scatter).max())
@@ -91,7 +97,10 @@ def _distance_in_scatter(name: str, lab: Curve, seq: Curve) -> tuple[bool | None
 def fig5(
     parts: Parts, said: PublishedFigure, *, alphas: Sequence[float], dims: Sequence[int], seeds: int, points: int
 ) -> tuple[Figure, Findings]:
-    """Weight decay 0.01, target of rank d/2; target and learner have equal temperatures."""
+    """Draw test errors for three equal temperatures of target and learner: weight decay 0.01, target of rank d/2.
+
+    Adam runs at ``alphas``, theory at ``points`` alphas.
+    """
     trials, grid = Trials(alphas, dims, seeds), np.append(np.geomspace(0.05, 4.0, points), [0.8, 0.9])
     picture, axes = panels(2, 2, size=(11.0, 6.4), sharex=True, height_ratios=[3, 1])
     found, claims, everything = [], [], []
@@ -116,7 +125,7 @@ def fig5(
 
 
 def _smoothing(curves: Sequence[Curve]) -> tuple[bool, str]:
-    """Judge whether by theory a smaller beta has the lower test error at every alpha."""
+    """Return whether by theory a smaller beta (0.5, 1, 2) has the lower test error at every alpha, and a text."""
     errors = [curve.theory.ds["test_error"] for curve in curves]
     crossed = [
         f"β = {low:g} is worse than {high:g} from α = {float(worse['alpha'].min()):.3g} on"
@@ -137,7 +146,11 @@ def fig6(
     seeds: int,
     points: int,
 ) -> tuple[Figure, Findings]:
-    """Weight decay 0.001, target of rank d/2; the paper shows experiments only."""
+    """Draw test errors for numbers of ``tokens`` T against rescaled samples, alpha (T^2 + T - 2)/2.
+
+    Weight decay is 0.001, the target of rank d/2. Adam runs at the rescaled samples ``alphas``, theory at
+    ``points`` values.
+    """
     trials, grid = Trials(alphas, dims, seeds), np.geomspace(0.125, 4.0, points)
     picture, axes = panels(3, 2, size=(11.0, 9.0), sharex=True, height_ratios=[3, 2.4, 1])
     found, claims, everything = [], [], []
@@ -173,13 +186,13 @@ _RESCALED = r"rescaled samples  $\bar\alpha = \alpha\,(T^2+T-2)/2$"
 
 
 def _error_of_zero(parts: Parts, name: str, tokens: int, noise: float) -> float:
-    """Return the test error of S = 0, which a huge weight decay enforces."""
+    """Return the test error of the learned matrix S = 0, by theory at a huge weight decay, stored as ``name``."""
     problem = asx.RiskMinimization(attention(noise=noise, tokens=tokens), weight_decay=1e3)
     return float(parts.solve(name, problem, alpha=1e-3).ds["test_error"])
 
 
 def _draw_shares(axis: Axes, curves: Sequence[Curve], nulls: Sequence[float]) -> None:
-    """Draw test errors divided by the test error of S = 0."""
+    """Draw each curve's test errors divided by ``nulls``, the test errors of the learned matrix S = 0."""
     for curve, null in zip(curves, nulls, strict=True):
         color, style, marker = curve.look
         errors = curve.theory.ds["test_error"]
@@ -190,7 +203,10 @@ def _draw_shares(axis: Axes, curves: Sequence[Curve], nulls: Sequence[float]) ->
 
 
 def _aligned(curves: Sequence[Curve], nulls: Sequence[float]) -> tuple[bool | None, str]:
-    """Judge how far theory curves of different T differ at equal rescaled samples, in errors and in relative errors."""
+    """Return whether theory curves of different T agree at equal rescaled samples (None: open), and a text.
+
+    Errors are also compared after division by ``nulls``, the errors of the learned matrix S = 0.
+    """
     at = np.geomspace(0.2, 2.0, 25)
     errors = np.array(
         [np.interp(at, c.stretch * c.theory.ds["alpha"].values, c.theory.ds["test_error"].values) for c in curves]
@@ -206,7 +222,7 @@ def _aligned(curves: Sequence[Curve], nulls: Sequence[float]) -> tuple[bool | No
 
 
 def _rescaled() -> tuple[bool, str]:
-    """Judge whether both printed expressions are the same."""
+    """Return whether both printed expressions for the rescaled samples are equal, and a text with their values."""
     T = 3
     first, second = T * (T + 1) / 2 - 1, 2 / (T * T + T - 2)
     return bool(np.isclose(first, second)), f"n/d² times {first:g} and times {second:g} at T = 3"

@@ -16,8 +16,9 @@ EXPANSION_TOLERANCE = 1e-8
 class Anderson:
     """Type-II Anderson mixing; depth 0 is the plain iteration.
 
-    With f(x) = F(x) - x, differences dX, dF of the last points and gamma = argmin |f - dF gamma|, the next
-    point is x + f - (dX + dF) gamma (Walker and Ni, SIAM J. Numer. Anal. 49, 1715 (2011)).
+    The iterated map is F. With f(x) = F(x) - x, differences dX of the last points, dF of their f, and
+    gamma = argmin |f - dF gamma|, the next point is x + f - (dX + dF) gamma (Walker and Ni, SIAM J. Numer. Anal. 49,
+    1715 (2011)).
 
     Without safeguards this is a secant method, which also converges to unstable fixed points. Three safeguards make it
     follow the dynamics. When one of them acts, the plain step is taken and the history starts afresh:
@@ -27,9 +28,9 @@ class Anderson:
     * the residual at the current point exceeds `GROWTH` times the best since the history began. If that point
       came from an extrapolation it is undone: the plain step is taken from the point before it.
 
-    If the fallback is taken twice in a row (a long drift, such as an overlap that slowly approaches one), the second
-    plain step may be `stride` times as long, up to `max_move`. The safeguards know only the directions that the history
-    has explored.
+    If the plain step is taken twice in a row although the residual did not grow (a long drift, such as an overlap that
+    slowly approaches one), the second one may be `stride` times as long, up to `max_move`. The safeguards know only the
+    directions that the history has explored.
 
     Parameters
     ----------
@@ -40,7 +41,7 @@ class Anderson:
     max_move : float, optional
         Longest extrapolated move of a coordinate; None sets no limit.
     stride : float
-        Factor of the second fallback step, at least 1; see above.
+        Factor of the second plain step in a drift, at least 1; see above.
     """
 
     def __init__(self, size: int, depth: int, max_move: float | None, stride: float = 1.0) -> None:
@@ -58,17 +59,17 @@ class Anderson:
         self._drifting = False
 
     def accepts(self, residual: NDArray[np.float64]) -> bool:
-        """Return whether the point just evaluated is kept, given F(x) - x there. The end of a plain step always is."""
+        """Return whether the last evaluated point x is kept, given ``residual`` F(x) - x; always after a plain step."""
         # A comparison with NaN is False, so a residual of NaN is never small enough.
         return bool(_size(residual) <= GROWTH * self._best) or not self._extrapolated
 
     def retreat(self) -> NDArray[np.float64]:
-        """Undo the last extrapolation, and return the plain step from the point before it."""
+        """Undo the last extrapolation, and return the end (n,) of the plain step from the point before it."""
         self._restart()
         return self._point + self._residual
 
     def advance(self, point: NDArray[np.float64], residual: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the next point after an accepted one, given its residual vector F(x) - x."""
+        """Return the next point (n,) after the accepted ``point`` x (n,), given its ``residual`` F(x) - x (n,)."""
         plain = point + residual
         if self.depth == 0:
             return plain
@@ -117,7 +118,7 @@ class Anderson:
         return (((self._dx + self._df) / scale) @ gamma)[:, 0]
 
     def _expanding(self) -> bool:
-        """Return whether J - I, estimated from df = (J - I) dx, has an eigenvalue of positive real part."""
+        """Return whether the Jacobian J of F, estimated from df = (J - I) dx, has an eigenvalue with real part > 1."""
         scale = _column_norms(self._dx)
         projected = np.linalg.pinv(self._dx / scale, rcond=RANK_TOLERANCE) @ (self._df / scale)
         return bool(np.linalg.eigvals(projected).real.max() > EXPANSION_TOLERANCE)

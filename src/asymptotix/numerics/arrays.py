@@ -1,4 +1,4 @@
-"""Types of arrays of either kind, NumPy or JAX."""
+"""Type aliases for arrays that may be of NumPy or of JAX."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     import jax
 
-#: An array of NumPy or JAX: functions on it run as they are and inside compiled programs.
+#: An array of NumPy or JAX, for functions that run both directly and inside compiled programs.
 Array: TypeAlias = "np.ndarray | jax.Array"
-#: For functions that return the kind of array that they are given.
+#: Type variable for functions that return an array of the same library as their argument.
 OneKind = TypeVar("OneKind", np.ndarray, "jax.Array", "np.ndarray | jax.Array")

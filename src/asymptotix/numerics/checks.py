@@ -1,7 +1,7 @@
 """Checks of the user's input.
 
-Each check returns the cleaned value, or raises an error that names the argument, the value and the accepted values. The
-checks are in the lowest layer because every layer uses them, including the other numerics.
+Each check returns the cleaned value, or raises a TypeError or ValueError that names the argument (``name``), the value
+and the accepted values. The checks are in the lowest layer because every layer uses them, including the other numerics.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ LARGEST_INTEGER = 2**200
 
 
 def named(value: object) -> str:
-    """Return the text of a value for an error message; for a class, the text mentions that it is a class."""
+    """Return the ``repr`` of a value for an error message; for a class, a text which states that it is a class."""
     return f"the class {value.__name__}, not an instance" if isinstance(value, type) else repr(value)
 
 
 def number(name: str, x: object, accepted: str = "a number", *, infinite: bool = False) -> float:
-    """Return ``x`` as a float, or as an int if it is an integer; refuse bools and everything that is no number.
+    """Return ``x`` as a float, or as an int if it is an integer; raise an error for a bool or if ``x`` is no number.
 
-    Values that are not finite are refused too, except for infinity if ``infinite`` allows it.
+    Infinity is accepted only if ``infinite`` is True, and NaN never. An error names the argument ``name`` and what is
+    ``accepted``.
     """
     if isinstance(x, np.ndarray) and x.ndim == 0:
         x = x.item()
@@ -50,7 +51,7 @@ def number(name: str, x: object, accepted: str = "a number", *, infinite: bool =
 
 
 def positive(name: str, x: object, *, infinite: bool = False) -> float:
-    """Return ``x`` if x > 0; infinity is accepted only if ``infinite`` allows it."""
+    """Return the number ``x`` if x > 0, else raise an error that names ``name``; infinity needs ``infinite``."""
     value = number(name, x, "positive", infinite=infinite)
     if not value > 0:
         raise ValueError(f"{name} must be positive, got {value}")
@@ -58,7 +59,7 @@ def positive(name: str, x: object, *, infinite: bool = False) -> float:
 
 
 def non_negative(name: str, x: object) -> float:
-    """Return ``x`` if x >= 0."""
+    """Return the number ``x`` if x >= 0, else raise an error that names the argument ``name``."""
     value = number(name, x, "non-negative")
     if not value >= 0:
         raise ValueError(f"{name} must be non-negative, got {value}")
@@ -66,7 +67,7 @@ def non_negative(name: str, x: object) -> float:
 
 
 def share(name: str, x: object) -> float:
-    """Return ``x`` as a float if 0 < x < 1."""
+    """Return ``x`` as a float if 0 < x < 1, else raise an error that names the argument ``name``."""
     value = number(name, x, "in (0, 1)")
     if not 0 < value < 1:
         raise ValueError(f"{name} must be in (0, 1), got {value}")
@@ -74,7 +75,7 @@ def share(name: str, x: object) -> float:
 
 
 def at_least(name: str, x: object, bound: float) -> float:
-    """Return ``x`` if x >= bound."""
+    """Return the number ``x`` if x >= bound, else raise an error that names the argument ``name``."""
     value = number(name, x, f"at least {bound}")
     if not value >= bound:
         raise ValueError(f"{name} must be at least {bound}, got {value}")
@@ -82,7 +83,7 @@ def at_least(name: str, x: object, bound: float) -> float:
 
 
 def probability(name: str, x: object, *, closed: bool = False) -> float:
-    """Return ``x`` if 0 <= x < 1, or 0 <= x <= 1 with ``closed``."""
+    """Return ``x`` if 0 <= x < 1 (0 <= x <= 1 if ``closed``), else raise an error that names the argument ``name``."""
     accepted = "in [0, 1]" if closed else "in [0, 1)"
     value = number(name, x, accepted)
     if not (0 <= value < 1 or (closed and value == 1)):
@@ -106,7 +107,7 @@ def integer(name: str, x: object, minimum: int | None = None, maximum: int = 2**
 
 
 def one_of(name: str, x: Option, options: Collection[Option]) -> Option:
-    """Return ``x`` if it is one of the ``options``."""
+    """Return ``x`` if it equals one of ``options`` in type and value, else raise ValueError with all options."""
     for option in options:
         if type(x) is type(option) and x == option:
             return x
@@ -114,7 +115,7 @@ def one_of(name: str, x: Option, options: Collection[Option]) -> Option:
 
 
 def dimensions(name: str, x: ArrayLike) -> int:
-    """Return the number of axes of a number or an array."""
+    """Return the number of axes of ``x``, 0 for a number; raise ValueError that names ``name`` for a ragged list."""
     try:
         return np.ndim(x)
     except Exception as error:  # ragged lists, and any error that an object raises in its conversion
@@ -122,7 +123,7 @@ def dimensions(name: str, x: ArrayLike) -> int:
 
 
 def _of_symbols(x: object) -> str:
-    """Return advice for a user's function that calls the library while JAX traces it; empty for other values."""
+    """Return advice for an error message if ``x`` is a symbol of JAX, as inside ``jax.jit``; "" for other values."""
     from jax.core import Tracer
 
     if not isinstance(x, Tracer):
@@ -131,7 +132,7 @@ def _of_symbols(x: object) -> str:
 
 
 def real_array(name: str, x: object) -> np.ndarray:
-    """Return ``x`` as a real array (integers stay integers). NaN, bool and ragged lists are refused."""
+    """Return ``x`` as a real array (integers stay integers); raise an error for NaN, bools and ragged lists."""
     try:
         array = np.asarray(x)
     except Exception as error:  # ragged lists, and any error that an object raises in its conversion
@@ -144,7 +145,7 @@ def real_array(name: str, x: object) -> np.ndarray:
 
 
 def finite_grid(name: str, x: Any) -> np.ndarray:
-    """Return a number or a 1-D sequence of finite numbers as a 1-D float array."""
+    """Return ``x``, a number or a 1-D sequence of finite numbers, as a 1-D float array; raise an error for others."""
     array = np.atleast_1d(real_array(name, x)).astype(float)
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"{name} must be a number or a non-empty 1-D sequence, got shape {np.shape(x)}")
@@ -154,7 +155,7 @@ def finite_grid(name: str, x: Any) -> np.ndarray:
 
 
 def positive_grid(name: str, x: ArrayLike, *, most: float = math.inf) -> np.ndarray:
-    """Return ``x``, a number or a 1-D sequence, as a 1-D array of positive finite floats of at most ``most``."""
+    """Return ``x``, a number or a 1-D sequence, as a 1-D float array of positive entries up to ``most``."""
     grid = finite_grid(name, x)
     for value in grid:
         positive(name, float(value))
@@ -164,7 +165,7 @@ def positive_grid(name: str, x: ArrayLike, *, most: float = math.inf) -> np.ndar
 
 
 def array_of_shape(name: str, x: object, shape: Sequence[int | None]) -> np.ndarray:
-    """Return ``x`` as a finite float array of the given shape; None stands for any length."""
+    """Return ``x`` as a finite float array if it has the given shape, in which None stands for any length."""
     array = real_array(name, x).astype(float)
     fits = len(shape) == array.ndim and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
     if not fits:

@@ -10,20 +10,21 @@ import numpy as np
 
 
 class Control:
-    """Control variates c (n, k) of mean zero: their means on every randomisation, and the matrix that gives slopes.
+    """Control variates: k functions of exact mean zero on n nodes, with the matrix that gives regression slopes.
 
-    The mean of values f (n, m) on randomisation r becomes mean_r(f) - means[r] @ (inverse @ f).
+    They correct the mean of values f (n, m) over randomisation r to mean_r(f) - means[r] @ (inverse @ f).
 
     Parameters
     ----------
     variates : array (n, k)
-        Values on the nodes of all randomisations, one after the other, weights included.
+        Values on the nodes of all randomisations, one after the other, importance weights included.
     randomisations : int
-        Number of randomisations, of equal numbers of nodes.
+        Number of randomisations; each has the same number of nodes.
 
     Attributes
     ----------
     means : array (randomisations, k)
+        Means of the variates over the nodes of each randomisation.
     inverse : array (k, n)
         Matrix that maps values (n, m) to their least-squares slopes (k, m) on the variates.
     """
@@ -36,9 +37,9 @@ class Control:
 
 
 class ControlledMeans(NamedTuple):
-    """Means over the nodes of one randomisation, of values f (n, m) and their control variates c (n, k).
+    """Means over the n nodes of one randomisation, of values f (n, m), control variates c (n, k) and their products.
 
-    These means replace :class:`Control` if there are many nodes, because their size does not depend on the number n.
+    These means replace :class:`Control` if there are many nodes, because their size does not depend on n.
     """
 
     values: np.ndarray
@@ -57,11 +58,12 @@ class ControlledMeans(NamedTuple):
 
 
 def regressed(randomisations: Sequence[ControlledMeans]) -> np.ndarray:
-    """Return means of the values (R, m) minus their regression on the control variates, with pooled slopes.
+    """Return the means (R, m) of m values over each of R randomisations, minus their regression on control variates.
 
-    Only a share of the regression is subtracted: near one where this reduces the scatter between randomisations, near
-    zero where it increases the scatter, because nodes of low discrepancy may integrate the values better than the
-    variates. The share is a smooth function of both scatters, so that averages are smooth functions of the parameters.
+    All randomisations have the same slopes. Only a share of the regression is subtracted: near one where this reduces
+    the scatter between randomisations, near zero where it increases the scatter, because nodes of low discrepancy may
+    integrate the values better than the variates. The share is a smooth function of both scatters, so that averages are
+    smooth functions of the parameters.
     """
     values, variates, squares, products = (np.stack(part) for part in zip(*randomisations, strict=True))
     f, c = values.mean(0), variates.mean(0)
@@ -77,9 +79,10 @@ def regressed(randomisations: Sequence[ControlledMeans]) -> np.ndarray:
 
 
 def hermite_polynomials(z: np.ndarray, most: int) -> np.ndarray | None:
-    """Return normalised Hermite polynomials of total degree 2, and of degree 4 if they fit, of normals z (n, d).
+    """Return the k normalised Hermite polynomials of total degree 2 and 4 of standard normals z (n, d), shape (n, k).
 
-    They are uncorrelated and have mean zero. ``most`` bounds their number; the result is None if degree 2 has more.
+    They are uncorrelated and have mean zero. If k would exceed ``most``, degree 4 is left out; if degree 2 alone has
+    more than ``most``, the result is None.
     """
     one, two = z, (z**2 - 1) / np.sqrt(2)
     three, four = (z**3 - 3 * z) / np.sqrt(6), (z**4 - 6 * z**2 + 3) / np.sqrt(24)

@@ -1,4 +1,4 @@
-"""Signals that ask the work to stop: noted when they come, obeyed between two steps.
+"""Signals that ask the program to stop: a handler notes them, and long loops obey them between two steps.
 
 An exception that a signal raises wherever the program happens to be can land inside compiled code, which loses it or
 turns it into another. Here a handler sets a flag; long loops call :func:`check` between steps, and only there the
@@ -21,19 +21,20 @@ from types import FrameType
 
 #: Signals that ask to stop: SIGINT from Ctrl-C, SIGTERM from a cluster, SIGHUP from a closed terminal.
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-#: Time in seconds after a signal in which a second one also ends enclosing work, such as a loop over verbs.
+#: Time in seconds after a signal in which a second one also ends enclosing work, such as a loop over calls. Larger: two
+#: unrelated Ctrl-C end it. Smaller: the second must come fast.
 SECONDS_TO_LEAVE = 3.0
 #: Longest time in seconds that SIGTERM and SIGHUP wait for a check; then they raise like a second signal. Larger: no
 #: time is left to write results, because clusters commonly kill a process 30 seconds after SIGTERM. Smaller: work that
 #: would have stopped at a check is cut off inside compiled code.
 SECONDS_TO_END = 15.0
-#: Aimed duration in seconds of one call of a compiled program with many steps. Between two calls signals are obeyed and
-#: progress is shown.
+#: Target duration in seconds of one call of a compiled program with many steps. Between two calls signals are obeyed
+#: and progress is shown. Larger: both come late. Smaller: the calls themselves cost time.
 SECONDS_PER_CALL = 0.3
 
 
 class _Requests:
-    """The signals that this process received. Python runs handlers in the main thread only: no lock is needed."""
+    """State of the stop signals of this process; without a lock, because Python runs handlers in the main thread."""
 
     def __init__(self) -> None:
         self.depth = 0  # number of nested scopes
@@ -94,8 +95,7 @@ def deferred() -> Iterator[None]:
 def check() -> None:
     """Raise KeyboardInterrupt if a signal to stop is waiting. Long work calls this function between two steps.
 
-    In a thread other than the main one it raises if the work that the thread helps with has ended, see
-    :func:`ending_with`.
+    In a thread other than the main one it raises instead if the function given to :func:`ending_with` returns True.
     """
     if threading.current_thread() is not threading.main_thread():
         if _helping.ended():
@@ -106,7 +106,7 @@ def check() -> None:
 
 
 class _Helping(threading.local):
-    """A function per thread that returns whether the work which this thread helps with has ended."""
+    """Per thread, the function ``ended()`` of :func:`ending_with`; outside of its scope it returns False."""
 
     ended: Callable[[], bool] = staticmethod(lambda: False)
 
@@ -116,7 +116,7 @@ _helping = _Helping()
 
 @contextmanager
 def ending_with(ended: Callable[[], bool]) -> Iterator[None]:
-    """Scope in which a thread helps with work: :func:`check` raises once ``ended()`` is true."""
+    """Scope for a thread other than the main one, in which :func:`check` raises once ``ended()`` returns True."""
     before, _helping.ended = _helping.ended, ended
     try:
         yield
@@ -125,9 +125,9 @@ def ending_with(ended: Callable[[], bool]) -> Iterator[None]:
 
 
 def steps_of_next_call(steps: int, seconds: float, most: int) -> int:
-    """Return how many steps the next call of a compiled program does, between 1 and ``most``.
+    """Return how many steps the next call of a compiled program should do to take about SECONDS_PER_CALL.
 
-    A call then takes about SECONDS_PER_CALL. The ``steps`` of the last call took ``seconds``.
+    The last call did ``steps`` steps in ``seconds`` seconds. The result is from 1 to ``most``, at most 8 ``steps``.
 
     >>> [steps_of_next_call(10, seconds, most=100) for seconds in (0.6, 9.0, 1e-9)]
     [5, 1, 80]
@@ -137,13 +137,13 @@ def steps_of_next_call(steps: int, seconds: float, most: int) -> int:
 
 
 def raise_if_hidden_in(error: Exception) -> None:
-    """Raise KeyboardInterrupt if compiled code turned the KeyboardInterrupt of a second signal into this error."""
+    """Raise KeyboardInterrupt if ``error`` is a SystemError that compiled code made of a second signal's interrupt."""
     if isinstance(error, SystemError) and _requests.insisting:
         raise KeyboardInterrupt from error
 
 
 def waiting() -> bool:
-    """Return whether a signal to stop is waiting. Threads ask this; they end, and only the main thread raises."""
+    """Return whether a signal to stop waits for a :func:`check`. Other threads then end; only the main one raises."""
     return _requests.pending is not None
 
 
@@ -153,7 +153,7 @@ def waiting_seconds() -> float:
 
 
 def insisting() -> bool:
-    """Return whether the last signal soon followed another; it then also ends enclosing work, such as a sweep."""
+    """Return whether the last signal soon followed another and so also ends enclosing work, such as a sweep."""
     return _requests.insisting
 
 
@@ -163,12 +163,12 @@ def last_signal() -> int | None:
 
 
 def times_obeyed() -> int:
-    """Return how many signals have ended work. Enclosing work compares counts, because a signal ends it too."""
+    """Return how many signals have been obeyed so far. If the number grows, enclosing work must end too."""
     return _requests.count
 
 
 def forget() -> None:
-    """Forget all signals, for a program that continues after it was told to end."""
+    """Forget all signals, for a program that continues after SIGTERM or SIGHUP."""
     depth = _requests.depth
     _requests.__init__()
     _requests.depth = depth
@@ -197,6 +197,6 @@ def _note(number: int, frame: FrameType | None) -> None:
 
 
 def _insist(number: int, when: float) -> None:
-    """Send a signal a second time, if no check has obeyed the first."""
+    """Send the signal ``number`` to this process again, if that of monotonic time ``when`` has not been obeyed."""
     if _requests.pending == number and _requests.when == when:
         os.kill(os.getpid(), number)

@@ -1,7 +1,7 @@
-"""Fixed-point iteration with a status in words, quasi-Newton steps, roots, and continuation along a grid.
+"""Fixed-point iteration with a status text, quasi-Newton steps, roots, and continuation along a grid.
 
-State evolution is dynamics: x <- F(x) is followed from a given start, accelerated with safeguards, and ends at the
-fixed point that the dynamics reaches.
+State evolution is a dynamics: the iteration x <- F(x) begins at a given start, is accelerated with safeguards, and ends
+at the fixed point that the dynamics reaches.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +37,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """The end of an iteration.
+    """The last point of a fixed-point iteration x <- F(x), with its residual and a status.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class FixedPoint:
         Number of evaluations of F.
     status : str
         "converged"; "not converged after 200 steps (residual 0.0003)", followed by "it cycles between log q = 0.24 and
-        0.31" for a cycle; "diverged: non-finite at step 7"; or the status that `stop` returned.
+        0.31" for a cycle; "diverged: non-finite at step 7"; or the text that `stop` of :func:`fixed_point` returned.
     converged : bool
         True only if the residual fell below the tolerance.
     """
@@ -73,7 +73,7 @@ def fixed_point(
     stop: Stop | None = None,
     names: Sequence[str] = (),
 ) -> FixedPoint:
-    """Iterate x <- F(x) until max |F(x) - x| < tolerance.
+    """Iterate x <- F(x) until the residual max |F(x) - x| is below `tolerance`, and return the last point.
 
     Parameters
     ----------
@@ -81,25 +81,26 @@ def fixed_point(
         ``step(x)`` returns F(x), both of shape (n,).
     start : array (n,)
     tolerance : float
-        Bound on the residual; 0 runs all `max_steps`.
+        Bound on the residual; with 0 the iteration never converges and makes all `max_steps` evaluations.
     max_steps : int
         Largest number of evaluations of F, including the one at the start.
     anderson : int
-        Depth of the accelerator, see `asymptotix.numerics.anderson.Anderson`; 0 is the plain iteration.
+        Number of past steps that `asymptotix.numerics.anderson.Anderson` combines; 0 is the plain iteration.
     max_move : float, optional
-        Longest extrapolated move of a coordinate. The plain step is not limited.
+        Largest change of a coordinate in an extrapolated step. The plain step is not limited.
     stride : float
         Factor, at least 1, by which steps may exceed plain steps along a drift that Anderson cannot extrapolate;
-        needs `max_move`.
+        set `max_move` to limit them.
     stop : callable, optional
-        ``stop(x, residual)`` is called before the test of convergence; if it returns a status, the iteration ends.
+        ``stop(x, residual)`` is called before the test of convergence; the iteration ends if it returns a text, which
+        becomes the status.
     names : sequence of str
         Names of the coordinates, for the status of a cycle.
 
     Notes
     -----
-    An iteration that cycles between two points, as a discontinuous map may, does not converge. It is stopped after two
-    windows with the same cycle, and the status gives the two values.
+    An iteration that cycles between two points, as a discontinuous map may, does not converge. It ends when two
+    successive windows of `WINDOW` points have the same cycle, and the status gives the two values.
     """
     following, x, residual = _check_start(start), None, np.inf
     _check_options(tolerance, max_steps, anderson, max_move, stride)
@@ -137,10 +138,10 @@ def fixed_point(
 
 
 def _cycle(visited: Sequence[NDArray[np.float64]], names: Sequence[str]) -> str:
-    """Describe a cycle of the last points between two values; the text is empty if there is no cycle.
+    """Return a text on a cycle of the points ``visited``, arrays (n,), between two values; "" if there is none.
 
-    The values are those of the coordinate that moves most. They must form two groups, each narrow compared with the
-    distance between the groups, and change several times from one group to the other.
+    The values are those of the coordinate with the largest range, called as in ``names``. They must form two groups,
+    each narrow compared with the distance between the groups, and change several times from one group to the other.
     """
     if len(visited) < WINDOW // 2:
         return ""
@@ -175,17 +176,17 @@ class QuasiNewton:
         self._last: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     def know(self, derivative: ArrayLike) -> None:
-        """Compute B from the derivative G'."""
+        """Set B = (1 - G')^{-1} from the ``derivative`` G' (n, n), and forget the last point."""
         G = np.asarray(derivative, dtype=np.float64)
         self.inverse = np.asarray(np.linalg.inv(np.eye(len(G)) - G), dtype=np.float64)
         self.begin()
 
     def begin(self) -> None:
-        """Begin with another map: the next point is not compared with the last one."""
+        """Forget the last point, because G changes: the next call of :meth:`step` does not update B."""
         self._last = None
 
     def step(self, x: NDArray[np.float64], image: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the next point after x, where G(x) = image."""
+        """Update B, and return the point (n,) after ``x`` (n,), given ``image`` = G(x); see `LONGEST` for its limit."""
         residual = image - x
         if self._last is not None:
             self._learn(x - self._last[0], self._last[1] - residual)
@@ -193,7 +194,10 @@ class QuasiNewton:
         return x + (self.inverse @ residual).clip(-LONGEST, LONGEST)
 
     def _learn(self, move: NDArray[np.float64], fall: NDArray[np.float64]) -> None:
-        """Update B so that it maps the fall of the residual to the move that caused the fall."""
+        """Update B so that it maps ``fall`` (n,), the decrease of the residual, to ``move`` (n,), which caused it.
+
+        A correction of more than the share `BELIEVED` of the move is ignored.
+        """
         expected = self.inverse @ fall
         missing = move - expected
         if np.linalg.norm(missing) < BELIEVED * np.linalg.norm(move):
@@ -208,21 +212,21 @@ def increasing_root(
     start: ArrayLike | None = None,
     close: ArrayLike = 0.0,
 ) -> NDArray[np.float64]:
-    """Return the root of each of many increasing functions in [low, high], by Newton's method or bisection.
+    """Return the roots (n,) of n increasing functions, each in its own bracket, by Newton's method or bisection.
 
     scipy.optimize.elementwise.find_root makes no use of slopes, and takes 2 to 6 times as long for spectra.
 
     Parameters
     ----------
     function : callable
-        Maps points, and the indices of the functions to evaluate there, to values and slopes. A value of 0 ends the
-        search for its root.
+        ``function(points, indices)`` returns values and slopes, arrays (m,): entry k is that of function number
+        ``indices[k]`` at ``points[k]``. A value of 0 ends the search for its root.
     low, high : arrays (n,)
-        Brackets; nothing is evaluated at their ends.
+        Ends of the brackets, at which no function is evaluated.
     start : array (n,), optional
         First points; by default the middle of each bracket.
     close : float or array (n,)
-        Largest last step, in addition to rounding.
+        A search ends with a step of at most this length, plus rounding.
     """
     low, high = np.array(low, dtype=float), np.array(high, dtype=float)
     at = 0.5 * (low + high) if start is None else np.array(start, dtype=float)
@@ -249,7 +253,7 @@ def continuation_steps(
     *,
     descending: bool = False,
 ) -> Iterator[tuple[int, Found]]:
-    """Solve along a sorted grid, each point from the solution before it; yield (position in grid, result).
+    """Solve at the points of a grid in sorted order, each from the state before; yield (position in `grid`, result).
 
     Parameters
     ----------
@@ -257,7 +261,7 @@ def continuation_steps(
         ``solve_at(value, start)`` returns the state from which the next point starts, and the result. After a state of
         None (the point failed) the next point starts from the last good state.
     grid : array (points,)
-        Finite, in any order.
+        Finite values, in any order.
     start : object
         State from which the first point starts.
     descending : bool

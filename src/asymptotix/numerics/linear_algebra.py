@@ -1,6 +1,6 @@
-"""Small symmetric matrices and numbers in (0, 1): roots, projections, bases, logits.
+"""Square roots, projections and bases of small symmetric matrices, and logits of numbers in [0, 1].
 
-Matrix functions act on the last two axes, so that stacks (n, p, p) pass in one call.
+Square roots and projections act on the last two axes, so that one call may take a stack (n, p, p).
 """
 
 import numpy as np
@@ -13,13 +13,13 @@ RELATIVE_TOLERANCE = 1e-9
 
 
 def symmetrise(matrix: ArrayLike) -> NDArray[np.float64]:
-    """Return the symmetric part (A + A^T) / 2."""
+    """Return the symmetric part (A + A^T) / 2 of a matrix A (p, p), or of each matrix of a stack (..., p, p)."""
     a = _square("matrix", matrix)
     return 0.5 * (a + np.swapaxes(a, -1, -2))
 
 
 def mixed_rows(matrix: NDArray[np.float64], Z: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the products of a matrix (P, P) with every matrix of a stack (n, P, M)."""
+    """Return the products (n, P, M) of ``matrix`` (P, P) with every matrix of the stack ``Z`` (n, P, M)."""
     diagonal = np.diag(matrix)
     if (matrix == np.diag(diagonal)).all():
         return diagonal[:, None] * Z
@@ -27,9 +27,10 @@ def mixed_rows(matrix: NDArray[np.float64], Z: NDArray[np.float64]) -> NDArray[n
 
 
 def psd_sqrt(matrix: ArrayLike, *, name: str = "matrix", scale: float = 0.0) -> NDArray[np.float64]:
-    """Return the symmetric root R of a positive semi-definite matrix, R R = A; rounding below zero counts as zero.
+    """Return the symmetric square root R of a positive semi-definite ``matrix`` A (..., p, p), so that R R = A.
 
-    If A is a difference of larger numbers, ``scale`` is their size, because A then contains their rounding errors.
+    Eigenvalues below zero by rounding count as zero; otherwise LinAlgError is raised, with ``name`` for A. If A is a
+    difference of larger numbers, ``scale`` is their size, because A then contains their rounding errors.
     """
     values, vectors = np.linalg.eigh(_symmetric(name, matrix, scale))
     bound = RELATIVE_TOLERANCE * np.abs(values).max(axis=-1, initial=scale, keepdims=True)
@@ -42,14 +43,14 @@ def psd_sqrt(matrix: ArrayLike, *, name: str = "matrix", scale: float = 0.0) -> 
 
 
 def psd_project(matrix: ArrayLike, floor: float = 0.0) -> NDArray[np.float64]:
-    """Return the nearest (Frobenius) symmetric matrix whose eigenvalues are at least `floor`."""
+    """Return the symmetric matrix nearest to ``matrix`` (Frobenius norm) whose eigenvalues are at least ``floor``."""
     checks.non_negative("floor", floor)
     values, vectors = np.linalg.eigh(symmetrise(matrix))
     return _rebuild(np.maximum(values, floor), vectors)
 
 
 def symmetric_basis(size: int) -> NDArray[np.float64]:
-    """Return an orthonormal (Frobenius) basis of the symmetric p x p matrices, shape (p(p+1)/2, p, p).
+    """Return an orthonormal (Frobenius) basis of the symmetric p x p matrices, (p(p+1)/2, p, p), with p = ``size``.
 
     The order is that of the upper triangle, row by row: E_ii, and (E_ij + E_ji) / sqrt(2) for i < j.
     """
@@ -64,9 +65,9 @@ def symmetric_basis(size: int) -> NDArray[np.float64]:
 
 
 def to_logit(q: ArrayLike, complement: ArrayLike | None = None) -> NDArray[np.float64]:
-    """Return log(q / (1 - q)) from the pair (q, 1 - q), entry by entry; -inf at q = 0 and +inf at q = 1.
+    """Return log(q / (1 - q)), entry by entry; -inf at q = 0 and +inf at q = 1.
 
-    A given complement keeps full relative accuracy near q = 1, where digits of 1 - q cancel.
+    ``complement`` is 1 - q. Given, it keeps full relative accuracy near q = 1, where the digits of 1 - q cancel.
     """
     q = np.asarray(q, dtype=np.float64)
     rest = 1.0 - q if complement is None else np.asarray(complement, dtype=np.float64)
@@ -79,7 +80,7 @@ def to_logit(q: ArrayLike, complement: ArrayLike | None = None) -> NDArray[np.fl
 
 
 def from_logit(logit: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the pair (q, 1 - q) of a logit, both to full relative accuracy."""
+    """Return (q, 1 - q) for a ``logit`` log(q / (1 - q)), entry by entry, both to full relative accuracy."""
     t = np.asarray(logit, dtype=np.float64)
     # The exponential of a negative number never overflows; the larger of the pair is 1 / (1 + decay).
     decay = np.exp(-np.abs(t))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 #: Number of bytes that every machine has. Smaller needs are not checked, because the check loads JAX, which is slow.
 ALWAYS_THERE = 2**28
-#: Folder of the kernel's control groups, and file of the limit in each of them, by controller: version 2, which has no
-#: names of controllers, and version 1.
+#: Controller -> folder of the kernel's control groups, and name of the file with the limit of a group in bytes: for
+#: version 2, which has no names of controllers, and for version 1.
 CGROUPS = {
     "": ("/sys/fs/cgroup", "memory.max"),
     "memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
@@ -20,7 +20,7 @@ OWN_CGROUPS = "/proc/self/cgroup"
 
 
 def physical_memory() -> int | None:
-    """Return the bytes of the accelerator that JAX uses or, on a CPU, the bytes for this process; None if unknown."""
+    """Return the memory in bytes of JAX's accelerator or, on a CPU, the limit of this process; None if unknown."""
     import jax
 
     stats = jax.local_devices()[0].memory_stats() if jax.default_backend() != "cpu" else None
@@ -30,7 +30,7 @@ def physical_memory() -> int | None:
 
 
 def refuse_beyond_memory(needed: int, what: str, instead: str) -> None:
-    """Raise a MemoryError, with the number and an advice, if ``needed`` bytes exceed 70 % of the memory."""
+    """Raise MemoryError if ``needed`` bytes for ``what`` exceed 70 % of the memory; the text advises ``instead``."""
     if needed <= ALWAYS_THERE:
         return
     available = physical_memory()
@@ -41,7 +41,7 @@ def refuse_beyond_memory(needed: int, what: str, instead: str) -> None:
 
 
 def _limits() -> Iterator[int]:
-    """Yield the bounds on the memory of this process: of the machine, its container, its job, and its own limit."""
+    """Yield the limits in bytes on the memory of this process: of the machine, container, SLURM job and process."""
     with contextlib.suppress(AttributeError, ValueError, OSError):
         yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield from _group_limits()
@@ -56,7 +56,7 @@ def _limits() -> Iterator[int]:
 
 
 def _group_limits() -> Iterator[int]:
-    """Yield the limits of the control group of this process, and of all groups above it."""
+    """Yield the memory limits in bytes of the control group of this process, and of all groups above it."""
     for controller, (root, file) in CGROUPS.items():
         own = Path(root, _own_group(controller))
         for group in (own, *own.parents):
@@ -69,7 +69,7 @@ def _group_limits() -> Iterator[int]:
 
 
 def _own_group(controller: str) -> str:
-    """Return the path of this process's group below the root of a controller; "" for the root or if unknown."""
+    """Return the path of this process's group below the folder of ``controller``; "" for the folder or if unknown."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path(OWN_CGROUPS).read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -79,7 +79,7 @@ def _own_group(controller: str) -> str:
 
 
 def _job_limits() -> Iterator[int]:
-    """Yield the memory of a SLURM job, which is given in MiB per node or per core."""
+    """Yield the memory limit in bytes of this SLURM job, whose variables give MiB per node or per core."""
     cores = os.environ.get("SLURM_CPUS_ON_NODE", "1")
     for name, count in (("SLURM_MEM_PER_NODE", "1"), ("SLURM_MEM_PER_CPU", cores)):
         try:
@@ -91,5 +91,5 @@ def _job_limits() -> Iterator[int]:
 
 
 def _gib(count: int) -> str:
-    """Return a number of bytes as text, also if it exceeds the range of a float."""
+    """Return a number of bytes as text in GiB; a phrase from 2^100 on, because it may exceed the range of a float."""
     return f"{count / 2**30:.1f} GiB" if count < 2**100 else "far more than any machine has"

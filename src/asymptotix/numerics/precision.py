@@ -37,8 +37,8 @@ OF_NUMPY: dict[str, Any] = {"divide": "warn", "over": "warn", "under": "ignore",
 
 
 class _Here(threading.local):
-    """Whether this thread is inside a scope, per library. A scope inside a scope does not repeat the settings, so that
-    an ``errstate`` in between keeps its effect.
+    """Flags per thread: whether it is inside a scope for NumPy, and for JAX. A scope inside a scope does not repeat the
+    settings, so that an ``errstate`` in between keeps its effect.
     """
 
     numpy = False
@@ -98,7 +98,7 @@ class own_settings:
 
     @classmethod
     def quietly(cls) -> own_settings:
-        """Return the scope without a check for signals, for the steps of a generator."""
+        """Return a new scope that does not check for signals when it is entered, for the steps of a generator."""
         return cls()
 
     def __call__(self, function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
@@ -156,7 +156,7 @@ class single_precision(double_precision):
 
 
 def carried(work: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
-    """Return a function that runs ``work`` in another thread with the present settings of this thread."""
+    """Return a function that calls ``work``, in any thread, with the settings that this thread has now."""
     if not _here.numpy:
         return work
     made = _settings_with(sys.modules["jax"].config.jax_enable_x64 if _here.jax else None)
@@ -175,7 +175,7 @@ def _settings_with(x64: bool | None) -> type[own_settings]:
 
 
 def _enter(library: str, scope: ExitStack) -> None:
-    """Mark this thread as inside a scope of the library until ``scope`` closes."""
+    """Mark this thread as inside a scope of ``library``, "numpy" or "jax", until the stack ``scope`` closes."""
     setattr(_here, library, True)
     scope.callback(setattr, _here, library, False)
 
@@ -222,7 +222,7 @@ def _look_back() -> None:
 
 
 def _jax_runs() -> bool:
-    """Whether JAX has started its threads. JAX that is only imported can be forked."""
+    """Return whether JAX has started its threads. A process that has only imported JAX can be forked."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     if bridge is None:
         return False

@@ -21,17 +21,18 @@ MAX_ENTRIES = 2**27
 
 
 class Estimate(NamedTuple):
-    """A number (or an array of numbers) with one standard error, entry by entry."""
+    """A numerical estimate: a number or an array ``value``, and its standard error ``error`` of the same shape."""
 
     value: NDArray[np.float64]
     error: NDArray[np.float64]
 
 
 def error_of_mean(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return an error of the mean of rows (R, ...), so that three such errors hold with three-sigma probability.
+    """Return the standard error (...) of the mean over the R rows of an array (R, ...), enlarged by Student's t.
 
-    The scatter of few rows is sometimes small by chance, and an adaptive average stops just then. By Student's t the
-    standard error is enlarged: by half for eight rows, by 4 % for 64. It is zero for one row, a deterministic average.
+    Three such errors contain the true mean with the probability of three standard deviations of a normal law. The
+    scatter of a small number of rows is sometimes small by chance, and an adaptive average would stop just then. The
+    factor is 1.5 for 8 rows and 1.04 for 64. For one row, a deterministic average, the error is zero.
     """
     count = len(rows)
     if count == 1:
@@ -110,7 +111,7 @@ def sobol_uniforms(count: int, dim: int, seed: int | Sequence[int], *, block: in
 
 
 def sobol_normals(count: int, dim: int, seed: int | Sequence[int]) -> NDArray[np.float64]:
-    """Return scrambled Sobol points mapped to independent standard normals, see :func:`sobol_uniforms`.
+    """Return independent standard normals (count, dim): the points of :func:`sobol_uniforms`, mapped.
 
     The normals are at most 8.2 in absolute value without any clipping.
     """
@@ -119,7 +120,7 @@ def sobol_normals(count: int, dim: int, seed: int | Sequence[int]) -> NDArray[np
 
 @lru_cache(maxsize=16)
 def _kept_normals(count: int, dim: int, *seed: int) -> NDArray[np.float64]:
-    """Return the nodes, cached and read-only: the next point of a curve usually needs the same ones.
+    """Return ``sobol_normals(count, dim, seed)``, read-only and cached: the next point of a curve needs them again.
 
     All nodes of one coordinate are contiguous in memory: NumPy is slow on axes as short as the number of coordinates.
     """
@@ -144,7 +145,7 @@ def randomised_average(
     Parameters
     ----------
     function : callable
-        Maps nodes (count, dim) to values (count, ...); a non-finite value makes its own average and error NaN.
+        Maps nodes (count, dim) to values (count, ...); a non-finite value makes its own error NaN.
     count, dim : int
         Number of points per randomisation (a power of two) and number of normals.
     randomisations : int

@@ -94,9 +94,9 @@ _TABLE = (
 
 
 def sobol_points(count: int, dim: int, seed: tuple[int, ...], block: int = 0) -> Integers:
-    """Return points (count, dim) of a scrambled sequence as integers below 2^52, from number block * count on.
+    """Return points (count, dim) of a scrambled sequence as integers below 2^52, from point number block * count on.
 
-    ``count`` is a power of two.
+    ``count`` is a power of two. ``seed`` determines the scrambling.
     """
     places = count.bit_length() - 1
     directions, shift = _scrambled(dim, seed, (count * (block + 1) - 1).bit_length())
@@ -117,7 +117,7 @@ def sobol_points(count: int, dim: int, seed: tuple[int, ...], block: int = 0) ->
 
 @lru_cache(maxsize=64)
 def _scrambled(dim: int, seed: tuple[int, ...], places: int) -> tuple[Integers, Integers]:
-    """Return direction numbers (dim, places) times random lower triangular matrices, and random shifts (dim,)."""
+    """Return ``places`` scrambled direction numbers of each coordinate (dim, places), and random shifts (dim,)."""
     generator = np.random.default_rng(list(seed)).spawn(1)[0]
     shift = generator.integers(2, size=(dim, DIGITS), dtype=np.uint64) @ _powers()
     matrices = np.tril(generator.integers(2, size=(dim, DIGITS, DIGITS), dtype=np.uint64))
@@ -134,7 +134,7 @@ def _powers() -> Integers:
 
 @lru_cache(maxsize=16)
 def direction_numbers(dim: int, places: int) -> Integers:
-    """Return direction numbers (dim, places) without scrambling; the first digit of a coordinate is the highest."""
+    """Return unscrambled direction numbers (dim, places), integers below 2^52 whose bit 51 is the first digit."""
     if dim > len(_TABLE) + 1:
         return _from_scipy(dim, places)[:, :places]
     numbers = np.ones((dim, DIGITS), np.uint64)
@@ -144,7 +144,10 @@ def direction_numbers(dim: int, places: int) -> Integers:
 
 
 def _recurrence(polynomial: int, first: tuple[int, ...]) -> list[int]:
-    """Return m_j = 2 a_1 m_{j-1} ^ 4 a_2 m_{j-2} ^ ... ^ 2^s m_{j-s} ^ m_{j-s}, with the digits a of the polynomial."""
+    """Return the `DIGITS` numbers m_j = 2 a_1 m_{j-1} ^ 4 a_2 m_{j-2} ^ ... ^ 2^s m_{j-s} ^ m_{j-s} of a coordinate.
+
+    The s numbers ``first`` begin the list; a_1, ..., a_s are the binary digits of ``polynomial`` after its leading one.
+    """
     numbers, degree = list(first), len(first)
     for j in range(degree, DIGITS):
         new = numbers[j - degree]
@@ -156,7 +159,9 @@ def _recurrence(polynomial: int, first: tuple[int, ...]) -> list[int]:
 
 
 def _from_scipy(dim: int, places: int) -> Integers:
-    """Return direction numbers of any coordinates, each from two points of scipy whose Gray codes differ in one place.
+    """Return numbers (dim, 52), of which the first ``places`` columns are direction numbers from scipy's points.
+
+    Each is the difference of two points whose Gray codes differ in one place.
 
     Direction number k has at most k digits, so that PLACES digits suffice. With more digits scipy cannot skip points.
     """

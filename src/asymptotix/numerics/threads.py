@@ -1,4 +1,4 @@
-"""Threads: our own around compiled loops, and a limit on the threads of linear algebra."""
+"""Threads of this library, which run compiled loops, and a limit on the threads of BLAS and LAPACK."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from . import interrupts
 from .precision import carried
 
-#: Largest number of rows of a matrix at which its factorisation gains nothing from a second thread.
+#: Largest number of rows of a matrix at which its factorisation gains nothing from a second thread. Larger: big
+#: factorisations use one core. Smaller: idle BLAS threads slow down small ones.
 SMALL = 256
 
 Item = TypeVar("Item")
@@ -21,7 +22,7 @@ Made = TypeVar("Made")
 
 
 def one_blas_thread(rows: int = 0) -> AbstractContextManager[None]:
-    """Scope in which BLAS and LAPACK use one thread, if the matrices have at most `SMALL` rows.
+    """Scope in which BLAS and LAPACK use one thread, if ``rows``, the size of the matrices, is at most `SMALL`.
 
     Waiting BLAS threads keep their cores busy. On a busy machine, or together with our own threads, a factorisation of
     small matrices then takes ten times as long.
@@ -30,7 +31,7 @@ def one_blas_thread(rows: int = 0) -> AbstractContextManager[None]:
 
 
 class _OneBlasThread(AbstractContextManager):
-    """A limit for the whole process: the first thread that enters sets it, the last thread that leaves lifts it.
+    """Limit of BLAS to one thread in this process: the first thread that enters sets it, the last to leave lifts it.
 
     With one limit per thread, a thread that entered while another was inside would later restore the other's limit.
     """
@@ -58,17 +59,18 @@ _one_blas_thread = _OneBlasThread()
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use: its affinity, and at most OMP_NUM_THREADS if it is set."""
+    """Return the number of cores in the affinity of this process, but at most OMP_NUM_THREADS if that is set."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     told = os.environ.get("OMP_NUM_THREADS", "")
     return min(cores, max(1, int(told))) if told.isdigit() else cores
 
 
 def each_in_parallel(work: Callable[[Item], object], items: Sequence[Item], threads: int) -> None:
-    """Call ``work`` on every item, in any order; a thread that has finished an item takes the next one.
+    """Call ``work`` on every item, in any order, in ``threads`` threads, of which the calling thread is one.
 
-    The work should release the interpreter lock and take a fraction of a second per item, because interrupts act
-    between items. An item may itself call this function; all such calls share the threads of this process.
+    A thread that has finished an item takes the next one. ``work`` should release the interpreter lock and take a
+    fraction of a second per item, because interrupts act between items. ``work`` may itself call this function; all
+    such calls share the threads of this process.
     """
     interrupts.check()
     obeyed = interrupts.times_obeyed()
@@ -114,7 +116,7 @@ def each_in_parallel(work: Callable[[Item], object], items: Sequence[Item], thre
 
 @lru_cache(maxsize=4)
 def _others(count: int) -> ThreadPoolExecutor:
-    """Return the pool of helper threads. It is kept, because starting threads takes a millisecond."""
+    """Return a pool of ``count`` threads, at least one; it is cached, because starting threads takes a millisecond."""
     return ThreadPoolExecutor(max(1, count), thread_name_prefix="asymptotix")
 
 
@@ -122,7 +124,7 @@ def in_threads(work: Callable[[Item], Made], items: Sequence[Item], *, first_alo
     """Return ``work(item)`` for every item, in order, computed on all available cores.
 
     The first item runs alone, so that all others use what it compiles. ``first_alone=False`` is for compilers, such as
-    numba's, that share their work themselves. The result of an item must not depend on other items.
+    numba's, that let threads share one compilation. The result of an item must not depend on other items.
     """
     made: list[Any] = [None] * len(items)
 

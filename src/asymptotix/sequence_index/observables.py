@@ -14,17 +14,17 @@ from ..numerics.quadrature import Estimate, randomised_average
 from . import streams
 from .channels.protocol import Averages, Channel
 
-#: Number of nodes per randomisation for a prediction error, and number of randomisations: from four of them one error
-#: bar in 150 would be below a seventh of the difference, from sixteen one in 10^5.
+#: Number of nodes per randomisation for a prediction error, and number of randomisations. With four randomisations the
+#: true error would exceed seven error bars in one case of 150; with sixteen, in one of 10^5.
 PREDICTION_NODES, RANDOMISATIONS = 2**12, 16
-#: Number of nodes for the change of a prediction error with the overlap.
+#: Number of nodes per randomisation for the change of a prediction error with the overlap.
 _DIFFERENCE_NODES = 2**9
 
 
 def prediction_errors(channel: Channel, V: np.ndarray, spread: np.ndarray | None = None) -> Estimate:
-    """Return the Bayes error and the plug-in error, in this order, at posterior variance V = I - Q.
+    """Return the Bayes error and the plug-in error of the output g, as arrays (2,) of values and numerical errors.
 
-    With Z, Z' two indices of the same field omega (Z = sqrt(Q) xi + sqrt(V) n),
+    With omega = sqrt(Q) xi, Z = omega + sqrt(V) n and Z' = omega + sqrt(V) n' (xi, n, n' standard normal),
 
         Bayes:    E|g(Z)|^2 - E<g(Z), g(Z')> = 1/2 E|g(Z) - g(Z')|^2      (the posterior mean of g),
         plug-in:  E|g(Z) - g(omega)|^2                                     (g of the posterior mean).
@@ -32,6 +32,7 @@ def prediction_errors(channel: Channel, V: np.ndarray, spread: np.ndarray | None
     Parameters
     ----------
     V : array (P, P)
+        Posterior variance I - Q.
     spread : array (P,) or (P, P), optional
         Numerical error of the overlap; its effect on both errors is added to their numerical errors.
     """
@@ -55,7 +56,7 @@ def prediction_errors(channel: Channel, V: np.ndarray, spread: np.ndarray | None
 
 
 def _moved(V: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """Return V with each principal variance raised by at most the error of the entries of V."""
+    """Return V (P, P) with every eigenvalue raised, up to 1, by as much as errors ``spread`` of its entries allow."""
     spread = np.diag(spread) if spread.ndim == 1 else spread
     values, vectors = np.linalg.eigh(V)
     along = np.einsum("ik,ij,jk->k", abs(vectors), spread, abs(vectors))
@@ -63,7 +64,7 @@ def _moved(V: np.ndarray, spread: np.ndarray) -> np.ndarray:
 
 
 def _squared_errors(channel: Channel, V: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-    """Return for every node the two numbers (n, 2) whose averages are the Bayes and the plug-in error."""
+    """Return numbers (n, 2) whose averages over standard normal nodes (n, 3 P M) are Bayes and plug-in error."""
     P, M = channel.indices, channel.tokens
     root_q, root_v = psd_sqrt(np.eye(P) - V, scale=1.0), psd_sqrt(V)
     field, first, second = (nodes[:, k * P * M : (k + 1) * P * M].reshape(-1, P, M) for k in range(3))
@@ -79,11 +80,12 @@ def _squares(difference: np.ndarray) -> np.ndarray:
 def free_entropy(
     V: np.ndarray, alpha: float, averages: Averages, side_information: float = 0.0, evidence_error: float = 0.0
 ) -> Estimate:
-    """Return Phi(Q) = 1/2 sum_k [log(v_k/(1-l)) + 1 - v_k/(1-l)] + alpha E log Z_out.
+    """Return Phi(Q) = 1/2 sum_k [log(v_k/(1-l)) + 1 - v_k/(1-l)] + alpha E log Z_out and its numerical error.
 
-    v_k are the eigenvalues of V = I - Q. The stationary points of Phi are the fixed points of state evolution:
-    d Phi/dQ = (alpha E[g g^T] - Qhat(Q))/2. Without side information the first term is (log det(I-Q) + Tr Q)/2. V is a
-    matrix (P, P), or a vector if it is diagonal; ``evidence_error`` is the error of E log Z_out besides its scatter.
+    v_k are the eigenvalues of V = I - Q, a matrix (P, P), or a vector (P,) if it is diagonal; l is the overlap of the
+    side information. E log Z_out is the mean of ``averages.log_evidence`` over randomisations; ``evidence_error`` is
+    its error in addition to their scatter. The stationary points of Phi are the fixed points of state evolution:
+    d Phi/dQ = (alpha E[g g^T] - Qhat)/2, Qhat = V^{-1} - I/(1-l). For l = 0 the sum is log det(I-Q) + Tr Q.
     """
     v = V if V.ndim == 1 else np.linalg.eigvalsh(V)
     ratio = v / (1 - side_information)

@@ -43,10 +43,10 @@ OVERLAP_DEFINITIONS: Table = table(
     # -- the order parameter and observables computed from it
     Observable(
         "overlap", "overlap",
-        "Of the posterior mean of the weights W with the teacher's W*, per coordinate: 0 is nothing learned, the "
-        "identity is exact recovery, and the diagonal is a squared cosine, not a cosine. Signs and rotations that "
-        "the output cannot tell are fixed against the teacher. A run reports it at its own size, where an index "
-        "that is not learned has 1/D and not 0; compare takes that away.",
+        "Overlap of the posterior mean of the weights W with the teacher's W*, per coordinate: 0 where nothing is "
+        "learned, the identity at exact recovery; the diagonal is a squared cosine. Signs and rotations that the "
+        "output does not determine are aligned with the teacher. In a run an index that is not learned has an "
+        "overlap of about 1/D in place of 0; compare subtracts it.",
         symbol="Q", formula="Q = E[W W*^T]/D", reference=f"{_PAPER}, Lemma 2.2, eq. (14)",
     ),
     Observable(
@@ -99,7 +99,7 @@ OVERLAP_DEFINITIONS: Table = table(
     ),
     Observable(
         "exact_recovery_informed", "stability of exact recovery",
-        "alpha above which full overlap is stable: who starts there stays there.",
+        "alpha above which full overlap is stable: the iteration that starts there stays there.",
         symbol=r"\alpha_{\rm IT}", formula="P/r with r the number of independent outputs",
     ),
     Observable(

@@ -84,35 +84,35 @@ HASHED_NOISE = 0x6E6F6973
 
 
 def data_of_run(seed: int, samples: int, dim: int) -> list[int]:
-    """Return the stream of the tokens' key; the teacher and the noise of the side information come after it."""
+    """Return the seed of a run's generator for the tokens' key, the teacher and the noise of the side information."""
     return [seed, samples, dim]
 
 
 def noise_of_run(seed: int, samples: int, dim: int) -> list[int]:
-    """Return the stream of the noise of the observations."""
+    """Return the seed of a run's generator for the noise of the observations."""
     return [seed, samples, dim, 2]
 
 
 def random_start_of_run(seed: int, dim: int) -> list[int]:
-    """Return the stream of the weights of a random start of message passing."""
+    """Return the seed of a run's generator for the weights of a random start of message passing."""
     return [seed, dim, 1]
 
 
 def spectral_start_of_run(seed: int, dim: int) -> list[int]:
-    """Return the stream of the first vectors of Lanczos, followed by combinations of the eigenvectors found."""
+    """Return the seed of a run's generator for first Lanczos vectors, then for combinations of the eigenvectors."""
     return [seed, dim]
 
 
 def gradient_start_of_run(seed: int, samples: int, dim: int) -> list[int]:
-    """Return the stream of the weights at which gradient descent starts."""
+    """Return the seed of a run's generator for the weights at which gradient descent starts."""
     return [seed, dim, samples, 2]
 
 
 def classifier_start_of_run(seed: int) -> list[int]:
-    """Return the stream of the weights at which a classifier's training starts."""
+    """Return the seed of a run's generator for the weights at which a classifier's training starts."""
     return [seed, 37]
 
 
 def batches_of_run(seed: int, epoch: int) -> list[int]:
-    """Return the stream of the order of the examples in an epoch of a classifier's training."""
+    """Return the seed of the generator for the order of the examples in one epoch of a classifier's training."""
     return [seed, 41, epoch]

@@ -1,4 +1,4 @@
-"""Theory of Bayes-optimal learning of sequence multi-index models, with the interface that the verbs need.
+"""Theory of Bayes-optimal learning of sequence multi-index models, as solve, thresholds and simulate call it.
 
 Equation si-estimation of docs/theory/sequence_index.md.
 """
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 STARTS = ("uninformed", "informed")
-#: Links and the number of directions that each depends on, by (identity of the link, P, M). The number takes seconds to
-#: compute and does not depend on the noise, so that a sweep computes it once.
+#: Cache (id of a link, P, M) -> (the link, number of directions that its output depends on). The number takes seconds
+#: to compute and does not depend on the noise, so that a sweep computes it once.
 _SEEN: dict[tuple[int, int, int], tuple[object, int]] = {}
 
 
@@ -60,14 +60,14 @@ class SequenceIndexTheory:
 
     @cached_property
     def _learned(self) -> Part:
-        """The rows that the output depends on, and the state evolution that is cheapest to compute.
+        """Index rows on which the output depends, and the state evolution of the cheapest equivalent model.
 
-        Its alpha is larger by the factor ``copies``.
+        The alpha of that model is ``evolution.copies`` times the alpha of the problem.
         """
         return self._learned_with({})
 
     def _learned_with(self, fixed: Mapping[int, float]) -> Part:
-        """Return the rows and the cheapest state evolution as `_learned` does, with some overlaps held fixed."""
+        """Return the part of `_learned` with overlaps held fixed: ``fixed`` maps index rows (from 0) to overlaps."""
         model, side = self.problem.model, self.problem.side_information
         read = without_unread_rows(model) if isinstance(model, LinkModel) else None
         simplest = None if read is None else one_token(read.model)
@@ -82,7 +82,7 @@ class SequenceIndexTheory:
 
     @cached_property
     def _doubt(self) -> float:
-        """Bound on the probability of samples that show a row counted as unread."""
+        """Bound on the fraction of samples whose output depends on a row that was counted as unread."""
         return doubt_of_unread_rows(self.problem.model) if isinstance(self.problem.model, LinkModel) else 0.0
 
     def dimensions(self) -> Mapping[str, tuple[str, ...]]:
@@ -115,7 +115,11 @@ class SequenceIndexTheory:
         progress: Progress,
         fixed: Mapping[int, float] | None = None,
     ) -> Iterator[tuple[int, Outcome]]:
-        """Solve the points in order of increasing alpha, each starting from the solution before."""
+        """Yield (position in ``points``, outcome) in order of increasing alpha; ``points`` are mappings with an alpha.
+
+        ``start`` is "uninformed", "informed" or overlaps (P,) or (P, P); ``fixed`` maps index rows to held overlaps. An
+        uninformed solution uses the last converged solution at smaller alpha as a hint.
+        """
         start = self._check_start(start)
         self._refuse_large()
         rows, evolution = self._learned_with(fixed) if fixed else self._learned
@@ -155,7 +159,10 @@ class SequenceIndexTheory:
     def _of_all_rows(
         self, solution: OverlapSolution, rows: Sequence[int], alpha: float, fixed: Mapping[int, float]
     ) -> OverlapSolution:
-        """Return the solution of all rows. Unlearned rows have the held overlap or the side information's overlap."""
+        """Return the ``solution`` of some ``rows`` (positions) extended to all P index rows.
+
+        Every other row gets its overlap in ``fixed`` (row -> held overlap), or else that of the side information.
+        """
         P, places = self.channel.indices, np.ix_(rows, rows)
         if len(rows) == P:
             return solution
@@ -206,7 +213,7 @@ class SequenceIndexTheory:
         )
 
     def parts(self) -> list[Part]:
-        """Return the parts that are learned independently: outputs that depend on their own index rows."""
+        """Return the parts of the model that are learned independently: each has its own index rows and outputs."""
         model = self.problem.model
         separate = link_parts(model) if isinstance(model, LinkModel) else []
         if len(separate) < 2:
@@ -217,14 +224,21 @@ class SequenceIndexTheory:
         return [Part(part.rows, evolutions[name]) for name, part in zip(names, separate, strict=True)]
 
     def trace(self, *, iterations: int, damping: float, alpha: float) -> Mapping[str, np.ndarray]:
-        """Return the overlap after 1, 2, ... iterations, starting from the overlap of the side information."""
+        """Return {"overlap": array (iterations, P, P)} after 1, 2, ... iterations from the side information's overlap.
+
+        ``damping`` is the share of the new iterate: 1 is undamped.
+        """
         (rows, evolution), P = self._learned, self.channel.indices
         overlaps = np.tile(self.problem.side_information * np.eye(P), (iterations, 1, 1))
         overlaps[:, *np.ix_(rows, rows)] = evolution.trace(evolution.copies * alpha, iterations, damping)[1:]
         return {"overlap": overlaps}
 
     def comparable(self, experiment: xr.Dataset) -> xr.Dataset:
-        """Subtract a random estimate's overlap with the teacher: 1/D for every estimated row that counts towards it."""
+        """Return the experiment with a random estimate's overlap removed from ``overlap`` and ``overlap_trace``.
+
+        A random estimate has the diagonal overlap r/D, with r the number of estimated rows that can overlap with a
+        row of the teacher.
+        """
         experiment, rows = experiment.copy(), self._rows_seen_through()
         for name in ("overlap", "overlap_trace"):
             if name in experiment and "dim" in experiment.coords:
@@ -234,9 +248,9 @@ class SequenceIndexTheory:
         return experiment
 
     def _rows_seen_through(self) -> int:
-        """Return the number of an estimate's rows in which a row of the teacher can show.
+        """Return the largest number of estimated rows that can overlap with one row of the teacher.
 
-        These are the rows of its part of the data, and no more than the directions that the output shows.
+        These are the rows of the same block of the data, at most as many as the directions that the output shows.
         """
         rows, link = int(self.channel.overlap_mask.sum(0).max()), getattr(self.problem.model, "link", None)
         if rows == 1 or link is None:  # attention depends on all of its rows
@@ -262,7 +276,10 @@ def _solved(
 
 
 def held_overlaps(fixed: object, labels: Sequence[str]) -> dict[int, float]:
-    """Return the overlaps in ``fixed`` by position from 0, in ascending order; ``labels`` name the indices."""
+    """Return the user's mapping ``fixed`` (index -> overlap in [0, 1]) with positions from 0 as keys, ascending.
+
+    A key of ``fixed`` is a position or one of the P ``labels``. ValueError if no index stays free.
+    """
     if not isinstance(fixed, Mapping):
         such = f"{{{labels[0]!r}: 0.0}} or {{0: 0.0}}"
         raise TypeError(f"fixed must be a mapping from indices to overlaps, such as {such}, got {fixed!r}")
@@ -278,7 +295,7 @@ def held_overlaps(fixed: object, labels: Sequence[str]) -> dict[int, float]:
 
 
 def _held_index(key: object, labels: Sequence[str]) -> int:
-    """Return the position that a key of ``fixed`` means: a number, a string of digits as in files, or a label."""
+    """Return the position (from 0) that a key of ``fixed`` names: a number, a string of digits, or a label."""
     meant = label_position(key, labels) if isinstance(key, str) and not key.isdecimal() else key
     known = ", ".join(map(repr, labels))
     if meant is None:

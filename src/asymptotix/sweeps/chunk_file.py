@@ -1,8 +1,8 @@
 """The file of a chunk: a result like any other, followed by the same numbers in a form that is fast to read.
 
 Reading netCDF takes milliseconds per file, and a store may have ten thousand files. HDF5 ignores all bytes after its
-own end. There the file has a line of JSON that describes the arrays, then the arrays as they are in memory,
-little-endian. The checksum at the very end covers the whole file, so the two forms cannot disagree unnoticed.
+own end. These bytes are a line of JSON that describes the arrays, then the arrays as they are in memory, little-endian.
+The checksum at the very end covers the whole file, so the two forms cannot disagree unnoticed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MARK = b"\n# asymptotix: numbers of a chunk: "
 
 
 def chunk_bytes(name: str, result: Result) -> bytes:
-    """Return the file of the chunk of that name; plain xarray and `asymptotix.load` read it like any result."""
+    """Return the bytes of the file of chunk ``name``, which xarray and `asymptotix.load` read like any result."""
     provenance = {**result.provenance, "chunk": name}
     saved = Saved(result.ds, result.problem, result.kind, result.algorithm, result.settings, provenance)
     told, arrays = _described(result)
@@ -37,13 +37,13 @@ def chunk_bytes(name: str, result: Result) -> bytes:
 
 
 def is_whole(data: bytes, name: str) -> bool:
-    """Return whether a file has the right checksum and belongs to the chunk of that name."""
+    """Return whether the bytes ``data`` of a file have the right checksum and belong to the chunk ``name``."""
     inside = memoryview(data)[: -len(seal(b""))]
     return data[len(inside) :] == seal(inside) and name.encode() in data
 
 
 def read_chunk(data: bytes) -> tuple[dict[str, Any], Iterator[Outcome]]:
-    """Return the provenance of a complete file, and its points in their order."""
+    """Return the provenance in the bytes of a complete chunk file, and its points or runs in the order of the chunk."""
     end = len(data) - len(seal(b""))
     first = int(data[end - 20 : end]) + len(_MARK)
     line_end = data.index(b"\n", first)
@@ -65,7 +65,7 @@ def _points(told: dict[str, Any], columns: dict[str, np.ndarray]) -> Iterator[Ou
 
 
 def _described(result: Result) -> tuple[dict[str, Any], list[bytes]]:
-    """Return a description of the arrays for JSON, and the arrays as bytes."""
+    """Return a description for JSON (shape of the grid, columns, statuses), and the bytes of each column's array."""
     ds = result.ds
     dims = list(ds["status"].dims)
     told: dict[str, Any] = {"shape": list(ds["status"].shape), "columns": []}

@@ -32,7 +32,7 @@ def work_on(
     store : str
         Path of the store.
     line : mapping
-        The chunk, as in the plan.
+        The chunk, as from :meth:`SweepChunk.to_json`.
     given : (Problem, Algorithm), optional
         Problem and algorithm of the part if they hold functions, which the store has by name only.
 
@@ -58,7 +58,7 @@ def work_on(
 
 
 def given_up(store: str, line: Mapping[str, Any], message: str) -> None:
-    """Record in the driver that a chunk failed, because the process that tried it could not record it."""
+    """Record in the store that the chunk ``line`` failed with ``message``, for a worker that could not record it."""
     kept, chunk = SweepStore(store), SweepChunk.from_json(line)
     if not kept.has(chunk.name):
         kept.keep_failure(chunk, message)

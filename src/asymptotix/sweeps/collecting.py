@@ -42,13 +42,13 @@ def collect(
     part
         Name of the part to collect, needed if the store has several.
     problem, algorithm
-        The swept problem and algorithm, needed if they hold a function.
+        The problem and algorithm of the sweep, needed if they hold a function, which no file stores.
 
     Returns
     -------
     Result
-        Its grid has everything that was ever requested, in the order of the last call that had all of it. Points that
-        are not done yet, or failed, have no numbers, and their status says so.
+        Its grid has all values that were ever requested, in the order of the last call that had all of them. Points
+        that are not done yet, or failed, have no numbers, and their status says so.
 
     Examples
     --------
@@ -111,7 +111,10 @@ def _name_of(store: SweepStore, part: str | None) -> str:
 def _with_grid(
     part: SweepPart, planned: Sequence[SweepChunk], scalars: Sequence[str], order: Mapping[str, Sequence[Any]]
 ) -> SweepPart:
-    """Return the part on the grid of everything that was planned, in the order in which it was requested."""
+    """Return the part with the grid, sizes and seeds of all ``planned`` chunks, each in the ``order`` of the requests.
+
+    A name in ``scalars`` stays a number if it has one value.
+    """
     names = list(part.grid)
     seen: dict[str, set[Any]] = {name: set() for name in (*names, "dim", "seed")}
     for chunk in planned:
@@ -133,7 +136,7 @@ def _in_order(values: set[Any], order: Sequence[Any]) -> list[Any]:
 
 
 class _Places:
-    """Finds the positions of a chunk's points or runs in the table of all of them, in the chunk's own order."""
+    """Positions of a chunk's points or runs, in the order of the chunk, in the flat list of all outcomes (C order)."""
 
     def __init__(self, work: Work, part: SweepPart) -> None:
         self._names = list(part.grid)
@@ -155,7 +158,7 @@ class _Places:
 
 
 class _Provenances:
-    """Provenance of all chunks: entries that they share, and a list of versions and machines that differ."""
+    """Provenance of all chunks together: the entries that all share, and a list ``parts`` if some entries differ."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str, Any]] = {}

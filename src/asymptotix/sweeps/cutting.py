@@ -1,4 +1,4 @@
-"""Cutting a part into chunks: existing chunks stay as they were cut, and only the other points or runs are cut."""
+"""Cutting a part into chunks: existing chunks stay, and only points or runs without a chunk are cut into new ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SizeOfChunks = Callable[[int | None], int]
 
 
 def missing_chunks(name: str, part: SweepPart, covered: Collection[tuple], size: SizeOfChunks) -> Iterator[SweepChunk]:
-    """Yield chunks of all points and runs whose key (:func:`unit`) is not ``covered`` by a chunk.
+    """Yield new chunks of the part ``name`` with all points or runs whose key (:func:`unit`) is not in ``covered``.
 
     A chunk of theory has successive points along one control, so that each point continues from the one before. A chunk
     of an experiment has a block of seeds at one point and size, or at several points if it may hold more runs.
@@ -30,7 +30,7 @@ def missing_chunks(name: str, part: SweepPart, covered: Collection[tuple], size:
 
 
 def _alike(part: SweepPart, fixed: dict[str, float], values: Sequence) -> Iterator[Sequence]:
-    """Group successive values with the same entries of ``index``: a chunk ends where the entries change."""
+    """Yield groups of successive ``values`` with equal labels of ``index``: a chunk ends where the labels change."""
     if part.along not in part.fields:
         yield values
         return
@@ -41,7 +41,10 @@ def _alike(part: SweepPart, fixed: dict[str, float], values: Sequence) -> Iterat
 def _blocks(
     part: SweepPart, fixed: dict[str, float], values: Sequence, dim: int | None, covered: Collection[tuple], size: int
 ) -> Iterator[tuple[Sequence, tuple[int, ...]]]:
-    """Yield the ``values`` of ``part.along`` and the seeds of every chunk, all other names being ``fixed``."""
+    """Yield values of ``part.along`` and seeds for every new chunk of at most ``size`` points or runs at size ``dim``.
+
+    The other names of the grid have the values ``fixed``; keys in ``covered`` have a chunk already.
+    """
     if part.verb != "simulate":
         left = [value for value in values if unit(fixed, part.along, value, dim, None) not in covered]
         yield from ((points, ()) for points in _cut(left, size))

@@ -1,4 +1,4 @@
-"""Claims on chunks, which hold while their owner lives, on any file system that several machines share.
+"""Claims of processes on chunks, valid while their owner runs, on a file system that several machines may share.
 
 A claim is a file that exactly one process manages to create. Its owner rewrites it every few seconds with a growing
 number. No process trusts the clock of another machine: a claim is dead for a process that has seen it unchanged for the
@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 #: Length of a lease in seconds: a claim that is not renewed for this long is dead. Renewals are four times as frequent.
+#: Larger: chunks of a lost machine wait longer. Smaller: a slow file system makes claims seem dead.
 LEASE_SECONDS = 60.0
 
 
@@ -32,7 +33,7 @@ class Lease:
     path : Path
         File of the claim.
     seconds : float
-        Length of the lease.
+        Length of the lease in seconds: other processes may take the claim if it is not renewed for this long.
     """
 
     def __init__(self, path: Path, seconds: float = LEASE_SECONDS) -> None:
@@ -58,11 +59,11 @@ class Lease:
             self.path.unlink(missing_ok=True)
 
     def is_held(self) -> bool:
-        """Return whether this process still holds the claim: another one may have taken it for dead and removed it."""
+        """Return whether this process still holds the claim, which another process may have removed as dead."""
         return (read_claim(self.path) or {}).get("token") == self._token
 
     def create(self) -> bool:
-        """Create the claim; return False where a claim exists already."""
+        """Create the claim and return True; return False if another claim exists at its path."""
         temporary = self.path.with_name(f".{self._token}.claim")
         try:
             temporary.write_text(self._text())
@@ -94,7 +95,7 @@ class Lease:
 
 
 def _place(written: Path, path: Path) -> None:
-    """Put a written claim into its place, or raise FileExistsError where a claim exists already.
+    """Create the claim ``path`` with the content of the file ``written``; raise FileExistsError if ``path`` exists.
 
     A hard link makes the complete file appear at once, on NFS too. File systems without links (exFAT, SMB, FUSE) create
     an empty file and then fill it. A process that reads the empty file finds no valid claim, and waits for the length
@@ -126,7 +127,7 @@ def let_go() -> None:
 
 
 def remove_left_behind(folder: Path, *, beside: Path) -> None:
-    """Remove temporary files of claims whose writers were killed: such files are older than any lease.
+    """Remove from ``folder`` all temporary files of claims older than a lease: their writers were killed.
 
     Ages are relative to the time stamp of the claim ``beside``, written just now: a file server's clock may be off.
     """
@@ -139,7 +140,7 @@ def remove_left_behind(folder: Path, *, beside: Path) -> None:
 
 
 class Watch:
-    """A record of others' claims and the times at which this process saw them change.
+    """Record of the claims of other processes, with the times at which this process saw the claims change.
 
     A claim that does not change for the length of a lease is dead.
     """
@@ -148,12 +149,12 @@ class Watch:
         self._seen: dict[Path, tuple[str, float]] = {}
 
     def claim(self, path: Path, seconds: float = LEASE_SECONDS) -> Lease | None:
-        """Return a lease on a claim that no living process holds; None where one does."""
+        """Create the claim ``path`` and return its lease; None if a process that may still run holds it."""
         lease = Lease(path, seconds)
         return lease if self.frees(path) and lease.create() else None
 
     def frees(self, path: Path) -> bool:
-        """Return whether no living process holds a claim; a dead claim is removed."""
+        """Return whether the claim ``path`` is free: it does not exist, or it was dead and this call removed it."""
         claim = read_claim(path)
         if claim is None and not path.exists():
             return True
@@ -175,7 +176,7 @@ class Watch:
 
 
 def read_claim(path: Path) -> dict[str, Any] | None:
-    """Return the contents of a claim; None where the file is gone or is no claim."""
+    """Return the contents of a claim (token, process, machine, ...); None if the file is missing or is no claim."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -196,7 +197,7 @@ def this_machine() -> str:
 
 
 def is_surely_dead(claim: dict[str, Any]) -> bool:
-    """Return whether the owner of a claim was a process of this machine and is gone."""
+    """Return whether a claim, see :func:`read_claim`, belongs to a process of this machine that has ended."""
     return claim.get("machine") == this_machine() and not _lives(claim)
 
 
@@ -214,7 +215,7 @@ def _lives(claim: dict[str, Any]) -> bool:
 
 
 def _begun(process: int) -> str:
-    """Return when a process was started, in ticks of its machine; "" if that is unknown or the process is a zombie."""
+    """Return when a process number was started, in clock ticks since boot; "" if unknown or if it is a zombie."""
     try:
         after_name = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -223,7 +224,7 @@ def _begun(process: int) -> str:
 
 
 def _removed(path: Path, dead: dict[str, Any] | None) -> bool:
-    """Remove a dead claim; return True only in the process that removed it."""
+    """Remove the claim ``path`` if its content is still ``dead``; return True only in the process that removed it."""
     aside = path.with_name(f".{secrets.token_hex(8)}.dead")
     try:
         os.rename(path, aside)

@@ -27,7 +27,7 @@ def _defaults(verb: Callable[..., Result], *names: str) -> dict[str, Any]:
     return {name: inspect.signature(verb).parameters[name].default for name in names}
 
 
-#: Verb -> its options besides the grid, with their defaults.
+#: Verb -> names of its arguments that a sweep accepts as options, with their defaults.
 OPTIONS: dict[str, dict[str, Any]] = {
     "solve": _defaults(solve, "start", "tolerance", "fixed"),
     "simulate": {},
@@ -50,13 +50,13 @@ class SweepPart:
         "solve", "simulate" or "thresholds".
     problem : Problem
     grid : dict of str to number or list
-        Controls and fields with their values; a list becomes a dimension of the result.
+        Controls and fields of the problem with their values; a list becomes a dimension of the result.
     algorithm, dim, seeds
-        Arguments of an experiment; ``dim`` is a list, [None] where the problem fixes the size.
+        Algorithm, system sizes and seeds of an experiment; ``dim`` is [None] where the problem fixes the size.
     options : dict
         Options of the verb.
     one_size : bool
-        Whether the size was given as a number and so is no dimension of the result.
+        Whether ``dim`` was given as a number, so that it is no dimension of the result.
     """
 
     verb: str
@@ -87,14 +87,18 @@ class SweepPart:
 
     @cached_property
     def along(self) -> str | None:
-        """Name in which a chunk's points differ: the last control (theory continues along it), else the last field."""
+        """Name of the grid in which a chunk's points differ; None for an empty grid.
+
+        This is the last control (theory continues along it), or the last field if there is no control. A name with a
+        list of values comes before one with a number.
+        """
         own = [name for name in self.grid if name in self.problem.controls] or list(self.grid)
         lists = [name for name in own if np.ndim(self.grid[name])]
         return (lists or own or [None])[-1]
 
     @property
     def scalars(self) -> list[str]:
-        """Names that were given as a number and become no dimension of the result."""
+        """Names of the grid, and "dim", that were given as a number and become no dimension of the result."""
         return [name for name, values in self.grid.items() if not np.ndim(values)] + ["dim"] * self.one_size
 
     def values_of(self, name: str) -> list[float]:
@@ -107,7 +111,7 @@ class SweepPart:
             yield dict(zip(others, values, strict=True))
 
     def at(self, fixed: Mapping[str, float]) -> Problem:
-        """Return the problem with the fields in ``fixed``. The last problem is kept: the next chunk may need it."""
+        """Return the problem with the fields in ``fixed`` set; controls there are ignored. The last one is cached."""
         fields = {name: value for name, value in fixed.items() if name in self.fields}
         if self._last.get("fields") != fields:
             self._last.update(fields=fields, problem=with_fields(self.problem, **fields))
@@ -123,13 +127,16 @@ class SweepPart:
         return math.prod(np.size(values) for values in self.grid.values())
 
     def corners(self) -> SweepPart:
-        """Return a part with the first and last value of every field only, if the grid has many problems."""
+        """Return this part; with over MOST_PROBLEMS_CHECKED problems, one with the end values of every field only."""
         ends = {name: values if np.ndim(values) == 0 else [values[0], values[-1]] for name, values in self.grid.items()}
         few = math.prod(np.size(self.grid[name]) for name in self.fields) <= MOST_PROBLEMS_CHECKED
         return self if few else replace(self, grid={**self.grid, **{name: ends[name] for name in self.fields}})
 
     def labels(self, fixed: Mapping[str, float], value: float | None) -> tuple[str, ...]:
-        """Return the entries of ``index`` at a point; all points of a chunk have the same entries."""
+        """Return the labels of the result's dimension ``index`` at a point; all points of a chunk have the same labels.
+
+        The point has the controls and fields ``fixed``, and ``value`` for the name ``along``.
+        """
         more = {} if self.along is None or value is None else {self.along: value}
         fields = {name: value for name, value in {**fixed, **more}.items() if name in self.fields}
         key = tuple(sorted(fields.items()))
@@ -139,11 +146,11 @@ class SweepPart:
 
     @cached_property
     def _labels(self) -> dict[tuple, tuple[str, ...]]:
-        """Entries of ``index`` by the fields of a problem. Controls do not change them."""
+        """Cache: fields of a problem -> labels of the dimension ``index``, which controls do not change."""
         return {}
 
     def has(self, one: tuple) -> bool:
-        """Return whether this part has the point or run with the key ``one``, see :func:`unit`."""
+        """Return whether the grid of this part contains the point or run with the key ``one``, see :func:`unit`."""
         *known, dim, seed = one
         values, sizes, seeds = self._members
         return dim in sizes and seed in seeds and all(value in values.get(name, ()) for name, value in known)
@@ -154,7 +161,10 @@ class SweepPart:
         return values, set(self.dim), set(self.seeds) or {None}
 
     def described(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return the part as JSON and arrays, without the grid, sizes and seeds, in which a sweep may grow."""
+        """Return a description of the part for JSON, and name -> array for the arrays in the description.
+
+        Values of the grid, sizes and seeds are left out, because a later call of the same sweep may add some.
+        """
         arrays: dict[str, np.ndarray] = {}
         algorithm = None if self.algorithm is None else describe(self.algorithm, arrays=arrays)
         return {
@@ -178,7 +188,7 @@ class SweepChunk:
     fixed : dict of str to float
         Controls and fields that all points of the chunk share.
     values : tuple of float
-        Values of the part's ``along``; empty where the part has no grid.
+        Values of the name in which the points differ, see :meth:`along`; empty where the part has no grid.
     dim : int or None
     seeds : tuple of int
     name : str
@@ -193,7 +203,7 @@ class SweepChunk:
     name: str = ""
 
     def along(self, names: Iterable[str]) -> str | None:
-        """Return the one of ``names`` (of its part's grid) in which the chunk's points differ: it is not in ``fixed``.
+        """Return the name in which the chunk's points differ: the first of its part's grid ``names`` not in ``fixed``.
 
         The part's own ``along`` may differ: a name that was a number when the chunk was cut may be a list now.
         """
@@ -216,7 +226,7 @@ class SweepChunk:
         return cls(**plain, values=tuple(line["values"]), seeds=tuple(line["seeds"]))
 
     def compute(self, part: SweepPart) -> Result:
-        """Compute the chunk and return its result, as the verb gives it."""
+        """Compute the chunk, a chunk of ``part``, and return the result of the verb, such as :func:`solve`."""
         problem = part.at(self.fixed)
         grid: dict[str, Any] = {name: value for name, value in self.fixed.items() if name not in part.fields}
         if (along := self.along(part.grid)) is not None:
@@ -232,7 +242,7 @@ class SweepChunk:
 def unit(
     fixed: Mapping[str, float], along: str | None, value: float | None, dim: int | None, seed: int | None
 ) -> tuple:
-    """Return the key of one point or run: names and values of its coordinates, size and seed."""
+    """Return the key of a point or run: sorted pairs (name, value) of ``fixed`` and ``along``, size, seed."""
     known = {**fixed, **({} if along is None else {along: value})}
     return (*sorted((name, float(v)) for name, v in known.items() if v is not None), dim, seed)
 
@@ -242,7 +252,7 @@ def hashed(array: np.ndarray) -> str:
 
 
 class Namer:
-    """Names chunks of a part by a hash of everything that their numbers depend on; arrays are hashed once."""
+    """Maker of names for chunks of a part: hashes of all that the chunks' numbers depend on. Arrays are hashed once."""
 
     def __init__(self, part: SweepPart) -> None:
         told, arrays = part.described()

@@ -1,4 +1,4 @@
-"""Planning of a sweep: chunks that were planned before, and for the rest new chunks of a size that is measured."""
+"""Planning of a sweep: new chunks, of a measured size, for points and runs that are in no planned chunk yet."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ PLANNING = "planning"
 def planned(
     store: SweepStore, name: str, part: SweepPart, chunk: int | None, bar: Progress
 ) -> tuple[list[SweepChunk], bool]:
-    """Write a part (a verb on one problem over a grid) to the store, and return its chunks.
+    """Write a part (a verb on one problem over a grid) to the store; return its chunks, and whether these are all.
 
-    These are the chunks planned before, and new ones for points or runs without a chunk. The second item says whether
-    the plan is complete: a grid of 10^6 chunks is planned in several calls.
+    These are the chunks planned before, and new ones for points or runs without a chunk, each of ``chunk`` points or
+    runs (None: a measured number). A grid of 10^6 chunks is planned in several calls. ``bar`` shows the progress.
 
     Raises
     ------
@@ -92,9 +92,10 @@ def _lots(chunks: Iterator[SweepChunk]) -> Iterator[list[SweepChunk]]:
 
 
 class _Measured:
-    """The number of points or runs that take CHUNK_SECONDS, measured by two trials at each system size.
+    """Function of the system size ``dim``: the number of points or runs that take CHUNK_SECONDS, by two trials.
 
-    The first trial includes compilation, so the second one counts. Both results are stored, as chunks of one.
+    The first trial includes compilation, so the second one counts. Both are stored as chunks of one point or run, in
+    ``trials``, and their keys are added to ``covered``.
     """
 
     def __init__(self, store: SweepStore, name: str, part: SweepPart, covered: set[tuple], bar: Progress) -> None:

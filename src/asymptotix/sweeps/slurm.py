@@ -54,7 +54,7 @@ def job_script(
     Parameters
     ----------
     store : Path
-        Store of the sweep, which also has script and logs.
+        Folder of the sweep, in which script and logs are stored too.
     command : list of str
         Command of every task, with absolute paths.
     tasks, cpus, gpus : int
@@ -86,7 +86,7 @@ def _seconds(time: str) -> int:
 
 
 def task_command(spec: Path, store: Path, *, allow_imports: bool) -> list[str]:
-    """Return the command of a task, which runs the sweep in its own process."""
+    """Return the command of a task, a list of words, which runs the sweep of the TOML file ``spec`` in one process."""
     options = ["--allow-imports"] if allow_imports else []
     return [sys.executable, "-m", "asymptotix", "sweep", str(spec.resolve()), "--store", str(store.resolve()), *options]
 
@@ -94,7 +94,7 @@ def task_command(spec: Path, store: Path, *, allow_imports: bool) -> list[str]:
 def submit(store: Path, script: str, *, retry_failed: bool = False) -> str:
     """Write the script into the store and submit it to SLURM; return the output of ``sbatch``.
 
-    ``retry_failed`` removes the recorded failures here: tasks start at any time, and each would remove them again.
+    ``retry_failed`` removes the recorded failures once, before the tasks start: each task would remove them again.
     """
     if shutil.which("sbatch") is None:
         raise FileNotFoundError("sbatch was not found: this machine submits no SLURM jobs; --dry-run prints the script")

@@ -27,15 +27,15 @@ class Standing:
     Attributes
     ----------
     done, running, failed, left : list of str
-        Names of chunks; those in ``left`` have not been begun.
+        Names of chunks; no process is working on those in ``left``.
     messages : dict of str to str
         Error messages of failed chunks.
     chunks_per_hour : float
-        Rate of the last chunks; nan before there are two.
+        Rate of the last 200 computed chunks; nan before there are two.
     remaining_seconds : float
-        Remaining time at that rate; nan where the rate is unknown.
+        Remaining seconds at that rate; nan where the rate is unknown.
     slowest_seconds, memory_mb : float
-        Time of the slowest chunk, and the most memory that a process held.
+        Seconds of the slowest chunk, and the most memory in MB that one process held; 0 where unknown.
 
     Examples
     --------
@@ -92,7 +92,7 @@ class Standing:
 
 
 class Reporter:
-    """Reports how far a sweep has come, to a Progress and to the log of its store, at negligible cost.
+    """Reporter of the progress of a sweep, to a progress display ``bar`` and to the log of its store.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class Reporter:
         self._next_report, self._next_note = -math.inf, time.monotonic() + SECONDS_BETWEEN_NOTES
 
     def now_and_then(self) -> None:
-        """Report after a chunk ended, unless the last report was a moment ago."""
+        """Show the progress, at most every SECONDS_BETWEEN_REPORTS, and log it every SECONDS_BETWEEN_NOTES."""
         began = time.monotonic()
         if began < self._next_report:
             return
@@ -117,7 +117,7 @@ class Reporter:
         self._next_report = began + max(SECONDS_BETWEEN_REPORTS, took / SHARE_OF_REPORTS)
 
     def at_the_end(self) -> None:
-        """Write a last line to the log, if anything was done."""
+        """Write a last line to the log, if a chunk ended since this reporter was made."""
         if self._bar.done > self._done_before:
             self._note(standing(self._store))
 
@@ -128,7 +128,7 @@ class Reporter:
 
 
 def standing(store: SweepStore) -> Standing:
-    """Return how far the sweep of a store has come; only the plan, the log, claims and failures are read."""
+    """Return the progress of the sweep in ``store``, from plan, log, claims, failures and the names of result files."""
     planned = list(dict.fromkeys(chunk.name for chunk in store.plan()))
     done, failed = store.done(), store.failures()
     claims = {name: read_claim(store.claim_path(name)) for name in store.claimed()}

@@ -43,11 +43,12 @@ FOLDERS = ("parts", "plan", "chunks", "failed", "claims", "damaged")
 
 
 class SweepStore:
-    """A folder in which a sweep is stored.
+    """Folder in which a sweep is stored, with methods to read and write its files.
 
     Parameters
     ----------
     path : path
+        Path of the folder.
     create : bool
         Whether to create a folder that does not exist; otherwise a missing folder is an error.
 
@@ -99,7 +100,7 @@ class SweepStore:
         return sorted(path.stem for path in (self.path / "parts").glob("*.json"))
 
     def keep_part(self, name: str, part: SweepPart) -> None:
-        """Write a part; if the store has another part of that name, raise an error that lists the differences."""
+        """Write a part under ``name``; ValueError lists the differences if the store has another part of that name."""
         told, arrays = part.described()
         told |= {"arrays": {key: hashed(array) for key, array in arrays.items()}}
         told = json.loads(json.dumps(told | {"scalars": part.scalars}))
@@ -130,7 +131,10 @@ class SweepStore:
             raise ValueError(f"store {self.path} has no part {name!r}; it has {there}") from None
 
     def part(self, name: str, problem: Problem | None = None, algorithm: Algorithm | None = None) -> SweepPart:
-        """Return a part without its grid; a problem that holds functions must be given."""
+        """Return the part ``name``; its grid has the names, with 0 as values, because values are only in the plan.
+
+        ``problem`` and ``algorithm`` must be given if they hold functions; otherwise they are read from the store.
+        """
         told = json.loads(self.part_text(name))
         arrays: dict[str, np.ndarray] = {}
         if names := told.get("array_names"):
@@ -148,7 +152,7 @@ class SweepStore:
         return SweepPart(told["verb"], problem, dict.fromkeys(told["over"], 0.0), algorithm, options=options)
 
     def scalars(self, name: str) -> list[str]:
-        """Return the grid's names given as one number: they are no dimensions unless they have several values now."""
+        """Return the names, "dim" included, whose value in the first call of the part was one number, not a list."""
         return json.loads(self.part_text(name))["scalars"]
 
     def keep_order(self, name: str, part: SweepPart) -> None:
@@ -160,18 +164,18 @@ class SweepStore:
             write_whole(self.path / "parts" / f"{name}.order", json.dumps(merged).encode())
 
     def order(self, name: str) -> dict[str, list[Any]]:
-        """Return name -> values of a part, in the order of the requests. The plan may have more values, and decides."""
+        """Return name -> values of a part, in the order of the requests; the plan may have more values than this."""
         try:
             return dict(json.loads((self.path / "parts" / f"{name}.order").read_text()))
         except (OSError, ValueError, TypeError):
             return {}
 
     def plan(self) -> list[SweepChunk]:
-        """Return all chunks of all plans; see :meth:`each_planned`."""
+        """Return a list of all planned chunks of all parts; see :meth:`each_planned`."""
         return list(self.each_planned())
 
     def each_planned(self) -> Iterator[SweepChunk]:
-        """Yield every planned chunk once, in the order of the files in the folder `plan`."""
+        """Yield every planned chunk of all parts once, in the order of the files in the folder `plan`."""
         found: set[tuple[str, str]] = set()  # a chunk that two parts share is computed once
         for file in sorted((self.path / "plan").glob("*.jsonl")):
             text = file.read_bytes()
@@ -247,7 +251,7 @@ class SweepStore:
         return data if is_whole(data, name) else None
 
     def set_aside_damaged(self, names: Iterable[str]) -> list[str]:
-        """Move damaged files of chunks into the folder `damaged`; return the names of the chunks."""
+        """Move the damaged files of the chunks ``names`` into the folder `damaged`; return these chunks' names."""
         found = []
         for name in sorted(self.done().intersection(names)):
             interrupts.check()
@@ -288,7 +292,7 @@ class SweepStore:
 
 
 def _is_begun(folder: Path) -> bool:
-    """Return whether a folder is empty or a store without marker, left by a stopped process or being created now."""
+    """Return whether a folder is empty or a store without sweep.json, which is unfinished or being created now."""
     return all(name in FOLDERS or name.startswith(".sweep.json.") for name in _names(folder))
 
 

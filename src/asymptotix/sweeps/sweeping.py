@@ -52,7 +52,7 @@ def sweep(
     progress: Progress | bool | None = None,
     **options: Any,
 ) -> Result:
-    """Solve, run or find thresholds over a grid, in chunks that are stored as they are done.
+    """Solve a problem, run an algorithm or find thresholds over a grid, in chunks that are stored when done.
 
     The same call resumes after any interruption, and uses the stored chunks. With a wider grid, more sizes or more
     seeds, it computes only what is missing. Several calls may work on one store at a time, from several machines with a
@@ -68,7 +68,7 @@ def sweep(
     store
         Folder for the results; it is created if it does not exist.
     algorithm
-        Algorithm to run, with ``dim`` and ``seeds`` as for :func:`simulate`. None: theory.
+        Algorithm to run, with sizes ``dim`` and ``seeds`` as for :func:`simulate`. None: theory.
     thresholds
         Whether to find thresholds instead of solving; then ``over`` has fields only.
     executor
@@ -182,7 +182,7 @@ def _part(
 
 
 def _complaint(store: SweepStore, part: str) -> str:
-    """Return a warning about chunks that failed or that an interrupt left undone; "" where all are done."""
+    """Return the text of a warning about chunks of ``part`` that failed or are left undone; "" if all are done."""
     planned = {one.name for one in store.plan() if one.part == part}
     done = store.done() & planned
     failed = (store.failures() & planned) - done
@@ -210,7 +210,20 @@ def _work_through(
     bar: Progress,
     grows: bool,
 ) -> None:
-    """Work until all ``wanted`` chunks are done or failed; wait for those of other processes while these live."""
+    """Compute all ``wanted`` chunks; wait for chunks that another process computes, as long as that process runs.
+
+    Parameters
+    ----------
+    store : SweepStore
+    wanted : sequence of SweepChunk
+        Chunks that are done or failed when the function returns.
+    workers : Executor
+    given : (Problem, Algorithm or None)
+        Problem and algorithm, passed to workers if the store cannot hold them.
+    bar : Progress
+    grows : bool
+        Whether to add the number of missing chunks to the total of ``bar``.
+    """
     lines = {one.name: one.to_json() for one in wanted}
     handed = {one.part: given if any(map(_only_here, given)) else None for one in wanted}
     ended = (store.done() | store.failures()) & lines.keys()
@@ -239,9 +252,9 @@ def _work_through(
 
 
 def _only_here(value: object) -> bool:
-    """Return whether only this process can build ``value``: it has functions, or classes of another package.
+    """Return whether ``value`` has functions, or classes of another package, so that the store cannot rebuild it.
 
-    Such an object cannot be read from the store, and is passed to other processes itself.
+    Such an object is itself passed to other processes.
     """
     if isinstance(value, Specification):
         outside = not type(value).__module__.startswith(__name__.partition(".")[0] + ".")

@@ -51,7 +51,7 @@ class HiddenMarkovTask:
     labels : array (examples,)
         +1 or -1.
     test_inputs, test_labels
-        Tokens and labels of fresh chains.
+        Tokens and labels of independent chains, in the same format.
     """
 
     network: AttentionPaths
@@ -138,7 +138,11 @@ def hidden_markov(
 def _chains(
     rng: np.random.Generator, count: int, length: int, rates: tuple[float, float], sds: tuple[float, float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens (count, length + 1, 200 + length + 1) and labels of fresh chains."""
+    """Return the tokens (count, length + 1, 200 + length + 1) and labels (count,) of fresh chains.
+
+    ``rates`` are the flip probabilities for labels +1 and -1, ``sds`` the deviations of the noise inside and outside
+    the span of v_+ and v_-.
+    """
     labels = np.where(np.arange(count) < (count + 1) // 2, 1.0, -1.0)
     rate = np.where(labels > 0, *rates)
     plus = np.empty((count, length), dtype=bool)
@@ -158,7 +162,7 @@ def _noise(rng: np.random.Generator, count: int, length: int, sds: tuple[float, 
 
 
 def _heads(rng: np.random.Generator, length: int, beta: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return W of both layers, (2, N0, N0) each: the good head, then a random one."""
+    """Return the query-key matrices of layers 1 and 2, (2, N0, N0) each with N0 = 200 + length + 1: good, random."""
     positions = length + 1
     direction = (_V_PLUS - _V_MINUS) / _FEATURES
     place = np.eye(positions, k=1)  # rows are keys: 1 at the token before the query
@@ -178,7 +182,7 @@ def _random_head(rng: np.random.Generator, positions: int) -> np.ndarray:
 
 
 def _head(features: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Return a query-key matrix without terms between features and positions."""
+    """Return the block-diagonal query-key matrix of ``features`` (200, 200) and ``positions`` (T, T), T tokens."""
     head = np.zeros((_FEATURES + len(positions),) * 2)
     head[:_FEATURES, :_FEATURES] = features
     head[_FEATURES:, _FEATURES:] = positions

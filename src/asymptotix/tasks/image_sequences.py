@@ -58,7 +58,7 @@ class ImageSequences:
     patches : uint8 array (classes, images, 16, 64)
         Grey values, see `cut_into_patches`.
     variance_floor : float
-        Number added to the variance of a patch of grey values in [0, 1], by whose root the patch is divided.
+        Number added to the variance of a patch (grey values in [0, 1]) before the patch is divided by its root.
     stream : int
         Number of the random stream, which makes the examples of two sets with the same seed independent.
     """
@@ -72,13 +72,14 @@ class ImageSequences:
 
     @property
     def epoch(self) -> int:
-        """Number of pairs of classes."""
+        """Number of pairs of different classes."""
         return math.comb(len(self.patches), 2)
 
     def draw(self, key: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-        """Return fresh sequences, float32 (count, 48, 192), and their labels (count,), +1 or -1; may be compiled.
+        """Return random sequences, float32 (count, 48, 192), and their labels (count,), +1 or -1; may be compiled.
 
-        A sequence depends on the key and its own number only: a larger count begins with the same sequences.
+        A sequence depends only on ``key``, of JAX's random numbers, and on its number: a larger count begins with the
+        same sequences.
         """
         import jax
         import jax.numpy as jnp
@@ -106,7 +107,10 @@ class ImageSequences:
         return np.concatenate(made), labels_in_order(count)
 
     def _sequences(self, bits: Kind, plus: Kind, xp: ModuleType, dtype: DTypeLike) -> Kind:
-        """Return sequences, whose labels are +1 where ``plus`` is true, from uint32 random numbers (count, 7)."""
+        """Return sequences (count, 48, 192) from random numbers ``bits``, uint32 (count, 7).
+
+        Labels are +1 where ``plus`` (count,) is true. ``xp`` is numpy or jax.numpy.
+        """
         classes, drawings = self.patches.shape[:2]
         first, second, order = bits[:, 0] % classes, bits[:, 1] % (classes - 1), bits[:, 4] % 2 == 1
         second = (first + 1 + second) % classes  # another class, all equally likely
@@ -124,10 +128,10 @@ class ImageSequences:
 def fixed_order_examples(
     minus: np.ndarray, plus: np.ndarray, variance_floor: float, count: int, seed: list[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return sequences of two given classes in a fixed order: an image of ``minus``, one of ``plus``, and the query.
+    """Return sequences (count, 48, 192) of an image of ``minus``, one of ``plus`` and a query, and labels (count,).
 
-    Each class has images (images, 16, 64). The queries of a class are its images in random order, which repeat only
-    after all have been used. Sequences and labels have the order of `ImageSequences.examples`.
+    Each class is given by patches (images, 16, 64). Label +1 (the query is of ``plus``) comes before label -1. The
+    queries of a class are its images in random order, which repeat only after all have been used.
     """
     sizes = {1: (count + 1) // 2, 0: count // 2}
     classes = (minus, plus)
@@ -145,9 +149,9 @@ def fixed_order_examples(
 
 
 def as_tokens(patches: Kind, kinds: Kind, variance_floor: float, xp: ModuleType, dtype: DTypeLike) -> Kind:
-    """Return the tokens (count, 48, 192) of three images (count, 3, 16, 64); ``kinds`` labels the first two images.
+    """Return the tokens (count, 48, 192) of sequences of three images, given as ``patches`` (count, 3, 16, 64).
 
-    ``xp`` is numpy or jax.numpy.
+    ``kinds`` (count, 2) has the rows of :func:`label_vectors` for the first two images. ``xp`` is numpy or jax.numpy.
     """
     count = len(patches)
     grey = standardized(patches.astype(dtype) / 255, variance_floor, xp)
@@ -158,9 +162,10 @@ def as_tokens(patches: Kind, kinds: Kind, variance_floor: float, xp: ModuleType,
 
 
 def standardized(patches: Kind, variance_floor: float, xp: ModuleType) -> Kind:
-    """Return every patch with mean 0 and variance v / (v + floor), v its old variance: almost 1, or 0 if it is blank.
+    """Return ``patches`` (..., 64), each with mean 0 and variance v / (v + floor): almost 1, or 0 for a blank patch.
 
-    Repeated channels change neither mean nor variance: this is layer normalisation of the 192 entries.
+    v is the variance before, floor the ``variance_floor``; ``xp`` is numpy or jax.numpy. Repeated channels change
+    neither mean nor variance: this is layer normalisation of the 192 entries.
     """
     centred = patches - patches.mean(axis=-1, keepdims=True)
     return centred / xp.sqrt((centred**2).mean(axis=-1, keepdims=True) + variance_floor)
@@ -169,13 +174,14 @@ def standardized(patches: Kind, variance_floor: float, xp: ModuleType) -> Kind:
 def variance_floor(deviation: float) -> float:
     """Return the epsilon with which layer normalisation of grey values equals that of values divided by ``deviation``.
 
-    Layer normalisation removes every other effect of a mean subtracted and a deviation divided by before.
+    The usual epsilon belongs to the divided values. Layer normalisation removes all other effects of the division, and
+    of a subtracted mean.
     """
     return _EPSILON * deviation**2
 
 
 def _resized(images: np.ndarray) -> np.ndarray:
-    """Return images (..., height, width) of uint8 as (..., 32, 32), by Pillow's bilinear filter."""
+    """Return images (..., height, width) of uint8, resized to (..., 32, 32) by Pillow's bilinear filter."""
     from PIL import Image
 
     flat = images.reshape(-1, *images.shape[-2:])
@@ -186,7 +192,7 @@ def _resized(images: np.ndarray) -> np.ndarray:
 
 
 def cut_into_patches(images: np.ndarray) -> np.ndarray:
-    """Return the grey values (..., 16, 64) of images (..., height, width), resized to 32 x 32; ink is 255."""
+    """Return images (..., height, width) of uint8, ink 255, as patches (..., 16, 64), after a resize to 32 x 32."""
     side = PIXELS // PATCH
     resized = _resized(images)
     cut = resized.reshape(*images.shape[:-2], side, PATCH, side, PATCH).swapaxes(-3, -2)
@@ -195,7 +201,10 @@ def cut_into_patches(images: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def positions() -> np.ndarray:
-    """Return sines and cosines (48, 192), interleaved, with rates down to 10^-4; their mean is 0, their variance 1."""
+    """Return the position vectors (48, 192) of the tokens, a table of mean 0 and variance 1.
+
+    Sines and cosines alternate, at rates from 1 to about 10^-4 per token.
+    """
     rates = 10_000.0 ** (-np.arange(0, FEATURES, 2) / FEATURES)
     angles = np.arange(TOKENS)[:, None] * rates
     table = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(TOKENS, FEATURES)
@@ -209,12 +218,12 @@ def label_vectors() -> np.ndarray:
 
 
 def labels_in_order(count: int) -> np.ndarray:
-    """Return +1 for the first half of ``count`` examples, and -1 for the rest."""
+    """Return labels (count,): +1 for the first half of the examples, rounded up, and -1 for the rest."""
     return np.where(np.arange(count) < (count + 1) // 2, 1.0, -1.0)
 
 
 def random_bits(seed: list[int], count: int) -> np.ndarray:
-    """Return random numbers (count, 7) of 32 bits; a larger count begins with the same numbers."""
+    """Return random numbers, uint32 (count, 7), of one seed; a larger count begins with the same numbers."""
     return np.random.default_rng(seed).integers(0, 2**32, (count, _NUMBERS), dtype=np.uint32)
 
 

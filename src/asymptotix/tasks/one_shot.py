@@ -51,7 +51,9 @@ class OneShotTask:
     validation_inputs, validation_labels, test_inputs, test_labels
         Sequences and labels of the validation classes and of the test classes; no class is in two sets.
     sequences : ImageSequences
-        Any number of further sequences of the training classes, for gradient descent.
+        Source of any number of further sequences of the training classes, for gradient descent.
+    seed, directory, verify
+        Arguments of :func:`one_shot`.
     """
 
     inputs: np.ndarray
@@ -66,7 +68,7 @@ class OneShotTask:
     verify: bool
 
     def out_of_distribution(self, name: str, count: int = 1000) -> tuple[np.ndarray, np.ndarray]:
-        """Return sequences (count, 48, 192) and labels of the first two classes of ``"mnist"`` or ``"fashion-mnist"``.
+        """Return sequences (count, 48, 192) and labels (count,) of two classes of "mnist" or "fashion-mnist".
 
         The classes are digits 0 and 1, or shirts and trousers. A sequence is an image of the first class, which means
         -1, an image of the second class, which means +1, and the query. Examples of label +1 come first.
@@ -140,7 +142,7 @@ def one_shot(
 
 
 def _patches(images: omniglot.OmniglotImages, classes: np.ndarray) -> np.ndarray:
-    """Return the patches (classes, drawers, 16, 64) of some classes."""
+    """Return the patches (classes, drawers, 16, 64), uint8, of the images of ``classes``, an array of class numbers."""
     if len(classes) < 2 or images.packed.shape[1] < 2:
         raise ValueError(f"every part must have two classes of two images, got {len(classes)} classes")
     blocks = np.split(classes, range(_CLASSES_AT_ONCE, len(classes), _CLASSES_AT_ONCE))

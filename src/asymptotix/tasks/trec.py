@@ -109,7 +109,7 @@ def trec(
 
 
 def read_questions(path: Path) -> tuple[list[str], np.ndarray]:
-    """Return the texts of a label file, and the positions of their coarse classes in CLASSES.
+    """Return the questions in a label file of TREC, and an int32 array of the positions of their classes in CLASSES.
 
     Raises
     ------
@@ -129,7 +129,10 @@ def read_questions(path: Path) -> tuple[list[str], np.ndarray]:
 
 
 def word_pieces(vocabulary: Path, length: int) -> Tokenizer:
-    """Return the tokenizer of bert-base-uncased: lower case, no accents, cut and padded to ``length`` tokens."""
+    """Return the tokenizer of bert-base-uncased: lower case, no accents, cut and padded to ``length`` tokens.
+
+    ``vocabulary`` is a file with one word piece per line.
+    """
     try:
         from tokenizers import Tokenizer
         from tokenizers.models import WordPiece

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
     Made = TypeVar("Made")
 
-#: Samples on which test errors are measured.
+#: Number of fresh samples on which test errors are measured. Smaller: noisier test errors.
 FRESH_SAMPLES = 2**14
-#: Most steps per call of the compiled loop.
+#: Largest number of steps per call of the compiled loop. Larger: an interrupt may wait longer.
 _STEPS_PER_CALL = 50
 #: Largest number of bytes of tokens for which several seeds run together on an accelerator.
 _BYTES_TOGETHER = 2**29
@@ -83,10 +83,10 @@ class Adam(AlgorithmOnSamples):
     Observables: ``train_loss`` = L / d^2; ``train_error`` and ``test_error`` per sample, on training data and on fresh
     data, both for the model's output; ``label_error``, the test error of y for any output; ``estimation_error`` =
     ||S - S_0||_F^2 / d; ``m`` = Tr(S S_0) / d; ``q`` = Tr(S^2) / d; ``eigenvalues`` of S; ``rank``, the share of
-    eigenvalues beyond 0.01; ``loss_trace``, L / d^2 before every step; ``gradient_norm``, the norm of the gradient of
-    L / d^2 times the norm of the weights, which is the change of L / d^2 per relative change of the weights. If the
-    target has spikes, also ``outlier_eigenvalue`` and ``outlier_overlap`` (squared) of the eigenvector that overlaps
-    most with each spike.
+    eigenvalues of absolute value above 0.01; ``loss_trace``, L / d^2 before every step; ``gradient_norm``, the norm of
+    the gradient of L / d^2 times the norm of the weights, which is the change of L / d^2 per relative change of the
+    weights. If the target has spikes, also ``outlier_eigenvalue`` and ``outlier_overlap`` (squared) of the eigenvector
+    that overlaps most with each spike.
 
     Without weight decay, the minimum is not unique where the data can be interpolated; Adam then finds another minimum
     than the theory. On an accelerator several seeds may run together; a run then differs by rounding from the same run
@@ -135,7 +135,7 @@ class Adam(AlgorithmOnSamples):
 
     @single_precision()
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
-        """Train with all seeds. Runs of equal size share compiled programs, and on an accelerator every step."""
+        """Train with all seeds, several at once on an accelerator, and yield the index and outcome of each run."""
         training = _training(problem)
         for first, seeds in runs.batches(_together(training.model, runs)):
             yield from enumerate(self._run(training, runs, seeds, progress), first)
@@ -176,7 +176,7 @@ class Adam(AlgorithmOnSamples):
         progress: Progress,
         label: str,
     ) -> AdamState:
-        """Return the state after all steps, done in calls of about a third of a second."""
+        """Return the state after all steps, in short calls of the compiled loop; :func:`_train` defines ``numbers``."""
         first, together = 0, 1
         while first < self.steps:
             began, last = time.perf_counter(), min(first + together, self.steps)
@@ -214,7 +214,7 @@ def _width(problem: Training, dim: int) -> int:
 
 
 def _together(model: AttentionIndex, runs: PointRuns) -> int:
-    """Return the number of seeds run at once: a small run leaves an accelerator idle, but keeps a CPU busy."""
+    """Return the number of seeds trained at once: 1 on a CPU; more on an accelerator, which small runs leave idle."""
     if jax.default_backend() == "cpu":
         return 1
     return max(1, _BYTES_TOGETHER // (4 * model.tokens * runs.dim * runs.samples))
@@ -231,12 +231,12 @@ class AdamSettings(NamedTuple):
 
     @property
     def differences(self) -> bool:
-        """Whether the error is known to depend on differences of pre-activations only."""
+        """Whether the error depends only on differences of a row's pre-activations: a softmax with a built-in loss."""
         return self.activation != "linear" and not callable(self.loss)
 
 
 class AdamState(NamedTuple):
-    """Weights, running means of gradient and squared gradient, loss before each step, last slope.
+    """Weights, running means of gradient and squared gradient, loss before each step (steps + 1,), last slope.
 
     The slope is the norm of the gradient of L / d^2 times the norm of the weights.
     """
@@ -297,7 +297,7 @@ def _steps(
 def loss_and_gradient(
     weights: Array, samples: Samples, beta: jax.Array, strength: jax.Array, settings: AdamSettings
 ) -> tuple[jax.Array, jax.Array]:
-    """Return L / d^2 and its gradient with respect to the weights."""
+    """Return L / d^2, where ``strength`` multiplies Tr r(S) / d, and its gradient with respect to the weights."""
     S, dim = learned_matrix(weights, settings.parameterization), weights.shape[0]
     error, slope = risk_and_gradient(S, samples, beta, settings)
     penalty, pull = penalty_and_gradient(S, settings.parameterization, settings.penalty)
@@ -312,8 +312,8 @@ def risk_and_gradient(
 ) -> tuple[jax.Array, jax.Array]:
     """Return the summed error E of all samples, and the symmetric dE/dS.
 
-    With G_ck = dE/dP_ck of every sample, dE/dS = sum (sum_c G_ck F_c) F_k^T. This takes one matrix product forward and
-    one back, each with K vectors of length d per sample.
+    With P_ck and F_c of :mod:`.training_data` and G_ck = dE/dP_ck of every sample, dE/dS = sum (sum_c G_ck F_c) F_k^T.
+    This takes one matrix product forward and one back, each with K vectors of length d per sample.
     """
     shift, K = _shift(S, samples), samples.centre.shape[1]
     graded = _called(jax.value_and_grad(partial(_error, settings=settings)), settings)
@@ -330,7 +330,7 @@ def risk_and_gradient(
 
 @partial(jax.jit, static_argnames="settings")
 def risk(S: jax.Array, samples: Samples, beta: jax.Array, settings: AdamSettings) -> jax.Array:
-    """Return the summed error of all samples."""
+    """Return the error of S (d, d) summed over all samples."""
     shift, K = _shift(S, samples), samples.centre.shape[1]
     error = _called(partial(_error, settings=settings), settings)
 
@@ -341,7 +341,7 @@ def risk(S: jax.Array, samples: Samples, beta: jax.Array, settings: AdamSettings
 
 
 def _called(error: Callable[..., Made], settings: AdamSettings) -> Callable[..., Made]:
-    """Return ``error`` such that on a CPU it does not hang if the user's loss calls LAPACK."""
+    """Return a function equal to ``error`` that does not hang on a CPU if the user's loss calls LAPACK."""
     return one_by_one(error) if callable(settings.loss) and jax.default_backend() == "cpu" else error
 
 
@@ -350,7 +350,7 @@ def _shift(S: Array, samples: Samples) -> jax.Array:
 
 
 def _error(P: jax.Array, shift: jax.Array, chunk: Chunk, beta: jax.Array, settings: AdamSettings) -> jax.Array:
-    """Return the summed error of a chunk, from the products P_ck, (T, K, size), of its tokens."""
+    """Return the summed error of a chunk, from its products P_ck (T, K, size) and ``shift`` Tr(S C_ck) (T, K)."""
     h = (P - shift[..., None]) / jnp.sqrt(jnp.float32(chunk.tokens.shape[-1]))
     if settings.differences:  # h_ab - h_aT of the tokens themselves
         h = jnp.pad(h.at[:-1].add(h[-1:]), ((0, 0), (0, 1), (0, 0)))
@@ -389,7 +389,7 @@ def _report(
 def _fresh_errors(
     model: AttentionIndex, seed: int, S: Array, centre: jax.Array, settings: AdamSettings
 ) -> dict[str, float]:
-    """Return the errors per sample on new data, centred like the training data."""
+    """Return the errors per sample on new data, by name; ``centre`` is that of the training data (:class:`Samples`)."""
     drawn = data.draw_samples(
         model, len(S), FRESH_SAMPLES, seed, stream=streams.FRESH, differences=settings.differences
     )

@@ -19,14 +19,17 @@ SAME_SPIKE = 1e-9
 
 
 def learned_matrix(weights: Array, parameterization: str) -> Array:
-    """Return S = W W^T / sqrt(m d), or the symmetric part of the weights if S is full."""
+    """Return S: W W^T / sqrt(m d) for "factorized" weights W (d, m), or the symmetric part of "full" weights (d, d)."""
     if parameterization == "factorized":
         return times(weights, weights.T) / np.float32(np.sqrt(weights.size))
     return 0.5 * (weights + weights.T)
 
 
 def penalty_and_gradient(S: Array, parameterization: str, penalty: Callable[..., Array] | None) -> tuple[Array, Array]:
-    """Return Tr r(S) and r'(S), with r(t) the user's penalty, or t for the norm |W|_F^2, or t^2 for |S|_F^2."""
+    """Return Tr r(S) and its gradient r'(S), (d, d), where r(t) is the user's ``penalty``.
+
+    Without a penalty r(t) is t ("factorized", the norm |W|_F^2) or t^2 ("full", |S|_F^2).
+    """
     if penalty is None and parameterization == "full":
         return (S**2).sum(), 2 * S
     if penalty is None:
@@ -42,7 +45,10 @@ def times(a: Array, b: Array) -> jax.Array:
 
 
 def spectral_observables(S: np.ndarray, target: np.ndarray, spikes: ArrayLike = ()) -> dict[str, float | np.ndarray]:
-    """Return overlap with S_0 = diag(target), estimation error, eigenvalues, rank and outliers of a learned matrix."""
+    """Return the observables of a learned S (d, d), by their names in :class:`.adam.Adam`, with S_0 = diag(target).
+
+    The outliers of the ``spikes`` of the target are included if there are any.
+    """
     dim = len(target)
     eigenvalues, vectors = np.linalg.eigh(S) if np.size(spikes) else (np.linalg.eigvalsh(S), None)
     m, q = float(np.diag(S) @ target / dim), float((S**2).sum() / dim)
@@ -59,7 +65,10 @@ def spectral_observables(S: np.ndarray, target: np.ndarray, spikes: ArrayLike = 
 def _outliers(
     eigenvalues: np.ndarray, vectors: np.ndarray, target: np.ndarray, spikes: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return the outliers: each spike gets a different eigenvector, for the largest sum of squared overlaps."""
+    """Return eigenvalue and squared overlap of the eigenvector of S that belongs to each spike, descending.
+
+    Each spike gets a different eigenvector, so that the sum of the squared overlaps is largest.
+    """
     inside = np.abs(target - spikes[:, None]) <= SAME_SPIKE * spikes[:, None]
     overlaps = inside @ vectors**2
     spike, chosen = linear_sum_assignment(overlaps, maximize=True)

@@ -1,11 +1,13 @@
 """Matrix approximate message passing, for regularised training and for Bayes-optimal learning.
 
-In visible coordinates r = A S of the pre-activations (A linear; z0 are the target's noisy coordinates), an iteration is
+In the N visible coordinates r = A S of n samples' pre-activations (A linear; z0 are the target's noisy coordinates) an
+iteration is
 
     r = A S - V f_old,    f = f_out(z0, r, V),    Lambda = -(2/d^2) sum df/dr,    Theta = (2/d) A^T f + Lambda S,
     S = phi(Theta, Lambda),    V = (2/d^2) sum_{i<=j} (T_i - T_j) / (D_i - D_j),
 
-where phi maps the eigenvalues D of Theta to the eigenvalues T of S. In state evolution V = Sigma, Lambda = Sigmahat.
+where f_out gives the scores of :meth:`Estimator.respond`, and phi maps the eigenvalues D of Theta to the eigenvalues T
+of S. In state evolution V = Sigma, Lambda = Sigmahat.
 
 Boncoraglio et al., arXiv:2509.24914, eqs. (41), (42), with r = Omega/sqrt2 in visible directions; the penalty in phi,
 eq. (39), is divided by d, where the paper prints d^2.
@@ -126,7 +128,7 @@ class MatrixAMP(AlgorithmOnSamples):
         SENSING[self.sensing].check_memory(_theory(problem).model, runs.dim, runs.samples)
 
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
-        """Run the seeds one after the other."""
+        """Run one seed after the other, and yield the index and outcome of each run."""
         estimator = _estimator(_theory(problem))
         for k, seed, label in runs.each():
             sensing = SENSING[self.sensing](estimator.model, runs.dim, runs.samples, seed)
@@ -165,7 +167,7 @@ class MatrixIterate(NamedTuple):
 
 
 def iterate(estimator: Estimator, sensing: Sensing, state: MatrixIterate, share: float) -> MatrixIterate:
-    """Perform one iteration; ``share`` is the weight of the new iterate."""
+    """Return the state after one iteration, in which ``share`` is the weight of the new S and V."""
     S, V, z0 = state.S, state.V, sensing.z0
     dim = len(S)
     r = sensing.coordinates(S) - V * state.f
@@ -181,26 +183,26 @@ def iterate(estimator: Estimator, sensing: Sensing, state: MatrixIterate, share:
 
 
 class Estimator(abc.ABC):
-    """The steps in which regularised training and Bayes-optimal learning differ."""
+    """Steps of message passing in which regularised training and Bayes-optimal learning differ (a base class)."""
 
     def __init__(self, model: AttentionIndex) -> None:
         self.model = model
 
     @abc.abstractmethod
     def start(self, dim: int) -> tuple[np.ndarray, float]:
-        """Return S and V before any data."""
+        """Return the initial S (dim, dim) and V, before any data are used."""
 
     @abc.abstractmethod
     def respond(self, z0: np.ndarray, r: np.ndarray, V: float) -> tuple[np.ndarray, float]:
-        """Return the scores f (n, N), and minus the mean of sum_a df_a/dr_a."""
+        """Return the scores f (n, N), and minus the mean over samples of sum_a df_a/dr_a."""
 
     @abc.abstractmethod
     def denoise(self, D: np.ndarray, Lambda: float) -> tuple[np.ndarray, float]:
-        """Return the eigenvalues of S, from those of Theta, and V."""
+        """Return the eigenvalues of S, from the eigenvalues D (d,) of Theta, and V."""
 
     @abc.abstractmethod
     def errors(self, sensing: Sensing, state: MatrixIterate) -> dict[str, float]:
-        """Return the errors of predictions."""
+        """Return errors of the predictions by name, such as ``test_error``."""
 
     def output(self, r: np.ndarray, beta: float) -> np.ndarray:
         """Return predictions (n, k) at coordinates r (n, N), scaled so that the error is the squared distance."""
@@ -212,7 +214,7 @@ class Estimator(abc.ABC):
         return (A / A.sum(2, keepdims=True)).reshape(len(r), -1)
 
     def target_output(self, z0: np.ndarray) -> np.ndarray:
-        """Return the labels at the target's coordinates."""
+        """Return the labels at coordinates z0 (n, N) of the target, scaled like :meth:`output`."""
         return self.output(z0, self.model.teacher_beta)
 
 
@@ -265,7 +267,7 @@ class PosteriorMean(Estimator):
 
     g is the Stieltjes transform of the spectrum of S_0 + GOE / sqrt(Lambda), whose density mu gives V = 1/Lambda -
     (4 pi^2 / (3 Lambda^2)) int mu^3. V + noise/2 predicts the variance of z0 - r. If the measured variance is larger,
-    it is used instead: small systems lag behind, and at exact recovery V falls without limit.
+    it is used instead: at small d the error falls more slowly, and at exact recovery V falls without limit.
     """
 
     def start(self, dim: int) -> tuple[np.ndarray, float]:

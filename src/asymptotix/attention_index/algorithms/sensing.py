@@ -22,12 +22,12 @@ from ..loss.visible_directions import logit_matrix, pair_weights, symmetric
 from ..model import AttentionIndex
 from . import training_data as data
 
-#: Samples on which test errors are measured.
+#: Number of fresh samples on which test errors are measured. Smaller: noisier test errors.
 FRESH_SAMPLES = 2**13
 
 
 class Sensing(abc.ABC):
-    """The measurements A of one seed.
+    """The linear map A of one seed, from S to N visible coordinates of each of n samples.
 
     Attributes
     ----------
@@ -47,22 +47,22 @@ class Sensing(abc.ABC):
 
     @abc.abstractmethod
     def coordinates(self, S: np.ndarray) -> np.ndarray:
-        """Return A S, (n, N)."""
+        """Return A S, (n, N), for a symmetric S (d, d)."""
 
     @abc.abstractmethod
     def gathered(self, f: np.ndarray) -> np.ndarray:
-        """Return A^T f, symmetric (d, d)."""
+        """Return A^T f, symmetric (d, d), for f (n, N)."""
 
     @abc.abstractmethod
     def fresh(self, S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the coordinates z0 and A S of new samples."""
+        """Return z0 and A S, each (8192, N), of new samples, for a symmetric S (d, d)."""
 
 
 class GaussianSensing(Sensing):
-    """A = G / sqrt(d) on the D = d(d+1)/2 numbers (S_ii, sqrt2 S_ij), G Gaussian of unit variance.
+    """The map A = G / sqrt(d) on the d(d+1)/2 numbers (S_ii, sqrt2 S_ij), with G of independent N(0, 1) entries.
 
-    Equivalently, r_a = Tr(S Z_a) / sqrt2 with Z_a from the Gaussian orthogonal ensemble. In rotated coordinates, the
-    independent matrices of all pairs of tokens are independent matrices of directions; only visible ones are drawn.
+    Equivalently, r_a = Tr(S Z_a) / sqrt2 with Z_a from the Gaussian orthogonal ensemble. A rotation turns the
+    independent matrices of all pairs of tokens into one per direction; only those of visible directions are drawn.
     """
 
     @staticmethod
@@ -92,7 +92,7 @@ class GaussianSensing(Sensing):
         return half + np.triu(half, 1).T
 
     def fresh(self, S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Draw both coordinates directly: given S and S_0 they are jointly Gaussian."""
+        """Return z0 and A S of new samples, drawn directly: given S and S_0 they are jointly Gaussian."""
         dim, N = len(self.target), self.shape[1]
         m, q, signal = np.diag(S) @ self.target / dim, (S**2).sum() / dim, (self.target**2).mean()
         first, second, noise = np.split(
@@ -119,7 +119,7 @@ def _backward(G: jax.Array, f: jax.Array) -> jax.Array:
 
 
 class TokenSensing(Sensing):
-    """Coordinates of the pre-activations of tokens, from the data on which a layer would be trained."""
+    """The map A of token data, from S to the visible coordinates of pre-activations on the data that Adam trains on."""
 
     @staticmethod
     def check_memory(model: AttentionIndex, dim: int, samples: int) -> None:
@@ -158,7 +158,10 @@ class TokenSensing(Sensing):
 
 
 def readout(tokens: int, activation: str) -> np.ndarray:
-    """Return the map (N, T, K) from products P / sqrt(d) in the frame of the data to coordinates r: it inverts P(r)."""
+    """Return the map (N, T, K) from P / sqrt(d) to the N visible coordinates r, the inverse of the linear map P(r).
+
+    P_ck are the centred products of tokens of :mod:`.training_data`, where K is defined.
+    """
     linear = activation == "linear"
     rows = symmetric(tokens, np.diag(pair_weights(tokens))) if linear else logit_matrix(tokens)
     C, K = data.frame(tokens, not linear), tokens if linear else tokens - 1

@@ -31,15 +31,15 @@ from ..model import AttentionIndex
 from ..streams import TRAINING
 
 if TYPE_CHECKING:
-    #: Tokens, unless they are drawn again in every pass; labels; and Gram matrices for a sequence output.
+    #: Tokens (None if every pass draws them again), labels, and Gram matrices (None without a sequence output).
     Piece: TypeAlias = tuple[jax.Array | None, jax.Array, jax.Array | None]
     Summed = TypeVar("Summed")
 
-#: Number of samples that share a key. A chunk is a whole number of blocks: draws do not depend on the chunk size.
+#: Number of samples that share a random key. Chunks are whole numbers of blocks: draws do not depend on chunk size.
 BLOCK = 256
 #: Largest share of the memory for stored tokens; larger sets are drawn again in every pass.
 _KEPT_SHARE = 0.2
-#: Largest number of blocks drawn in one call.
+#: Largest number of blocks drawn in one call. Larger: an interrupt waits longer.
 _PIECE = 64
 
 
@@ -84,7 +84,7 @@ def random_key(seed: int, dim: int, samples: int, stream: int) -> jax.Array:
 
 
 def frame(tokens: int, differences: bool) -> np.ndarray:
-    """Return the matrix (T, T) that maps tokens x to F: to x_c - x_T and x_T, or to x without ``differences``."""
+    """Return the matrix (T, T) from tokens x to their frame F: x_c - x_T and x_T, or x without ``differences``."""
     matrix = np.eye(tokens, dtype=np.float32)
     if differences:
         matrix[:-1, -1] = -1
@@ -97,7 +97,7 @@ def _chunk_bytes() -> int:
 
 
 def chunk_size(samples: int, tokens: int, dim: int, chunk: int | None) -> int:
-    """Return the samples per chunk: about ``chunk``, or what suits the device, in whole blocks and equal chunks."""
+    """Return the samples per chunk, a multiple of BLOCK: about ``chunk``, or for None as many as suit the device."""
     if chunk is None:
         chunk = max(_chunk_bytes() // (4 * tokens * dim), BLOCK)
     chunks = -(-samples // chunk)
@@ -173,7 +173,7 @@ def _pieces(
 
 
 class DrawingKind(NamedTuple):
-    """Settings on which the compiled program of the draws depends."""
+    """Settings on which the compiled program of the draws depends, for T tokens and ``size`` samples."""
 
     T: int
     size: int
@@ -197,7 +197,7 @@ def _piece(
 
 @partial(jax.jit, static_argnames=("chunks", "size"))
 def _assembled(pieces: list[Piece], chunks: int, size: int) -> Piece:
-    """Join the pieces and cut them into chunks, which become the leading axis."""
+    """Return the pieces joined and cut into ``chunks`` of ``size`` samples, the leading axis, padded with zeros."""
 
     def cut(*parts: jax.Array, axis: int) -> jax.Array:
         joined = jnp.concatenate(parts, axis)[(slice(None),) * axis + (slice(chunks * size),)]
@@ -214,7 +214,7 @@ def _assembled(pieces: list[Piece], chunks: int, size: int) -> Piece:
 
 
 def _gaussians(key: jax.Array, index: jax.Array, size: int, T: int, dim: int) -> tuple[jax.Array, jax.Array]:
-    """Draw tokens (T, size, d) of the chunk of this index, and xi / sqrt(2 - delta_ab), (T, T, size), xi symmetric."""
+    """Draw tokens (T, size, d) of chunk ``index``, and symmetric noise (T, T, size) of variance 1 / (2 - delta_ab)."""
     blocks = size // BLOCK
 
     def block(number: jax.Array) -> jax.Array:

@@ -33,36 +33,36 @@ _ROUNDING = 1e-15
 
 
 class _Lanes(NamedTuple):
-    """Descents that are made at the same time, one per lane."""
+    """Descents that are made at the same time, one per lane: the first axis of every array."""
 
     sample: jax.Array  # index of the sample, -1 where none is left
-    y: jax.Array
-    z: jax.Array
-    r: jax.Array
+    y: jax.Array  # output
+    z: jax.Array  # field
+    r: jax.Array  # current point
     value: jax.Array  # objective at r
     step: jax.Array
     size: jax.Array  # share of the step that is tried
     gain: jax.Array  # minus the slope of the objective along the whole step
     bend: jax.Array  # minus its curvature along the whole step, at a saddle; else zero
-    steps: jax.Array
-    halvings: jax.Array
-    trial: jax.Array
+    steps: jax.Array  # number of steps made
+    halvings: jax.Array  # halvings of the last step
+    trial: jax.Array  # point to be evaluated next
 
 
 class _Ends(NamedTuple):
     """Minimisers found so far."""
 
-    p: jax.Array
-    value: jax.Array
-    taken: jax.Array  # samples that have been put into lanes
-    found: jax.Array
+    p: jax.Array  # minimiser of each sample
+    value: jax.Array  # objective there
+    taken: jax.Array  # number of samples that have been put into lanes
+    found: jax.Array  # number of minimisers found
 
 
 class BatchedNewton:
-    """Minimiser of |r - z|^2/(2 Sigma) + loss(y, r).
+    """Minimiser of |r - z|^2/(2 Sigma) + loss(y, r) over r (N,), for many samples (y, z).
 
-    ``loss`` takes one sample and returns a scalar; ``length`` measures a step in r in units of the distance over which
-    the loss may change its shape.
+    ``loss`` takes one sample and returns a scalar; ``length`` returns the size of a step in r (N,), in units of the
+    distance over which the loss may change its shape.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class BatchedNewton:
         self._derivative = compiled(self._derivative_part)
 
     def descend(self, y: np.ndarray, z: np.ndarray, start: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return the minimisers reached from the starting points (n, N), and the objective there (n,)."""
+        """Return the minimisers (n, N) reached from ``start`` (n, N) for z (n, N), and the objective there (n,)."""
         p, value = in_parts(lambda count, *part: self._descend(*part, count, Sigma), y, z, start)
         return p, value
 
     def derivative(self, y: np.ndarray, p: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return the trace of dp/dz and ||(dp/dz - 1)/Sigma||_F^2, each (n,)."""
+        """Return the trace of dp/dz and ||(dp/dz - 1)/Sigma||_F^2 at the minimisers p (n, N), each (n,)."""
         trace, response = in_parts(lambda _, *part: self._derivative(*part, Sigma), y, p)
         return trace, response
 
@@ -91,7 +91,7 @@ class BatchedNewton:
     def _descend_part(
         self, y: jax.Array, z: jax.Array, start: jax.Array, count: jax.Array, Sigma: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Descend for the first ``count`` samples; the other samples only fill the arrays."""
+        """Return minimisers and objectives of the first ``count`` samples; the other samples only fill the arrays."""
         lane, none = jnp.arange(_LANES), jnp.zeros(_LANES)
         first_r = start[:_LANES]
         lanes = _Lanes(
@@ -109,7 +109,7 @@ class BatchedNewton:
         return ends.p, ends.value
 
     def _look(self, lanes: _Lanes, precision: jax.Array) -> tuple[_Lanes, jax.Array]:
-        """Evaluate all lanes at their trial points, choose their next steps, and return which lanes have ended."""
+        """Evaluate all lanes at their trial points; return them with their next steps, and which ended (lanes,)."""
 
         def objective(y: jax.Array, z: jax.Array, r: jax.Array) -> jax.Array:
             return 0.5 * precision * jnp.sum((r - z) ** 2) + self._loss(y, r)
@@ -143,7 +143,10 @@ class BatchedNewton:
 
 
 def in_parts(kernel: Callable[..., Iterable[ArrayLike]], *samples: np.ndarray) -> list[np.ndarray]:
-    """Apply a compiled kernel(count, *part) to PART samples at a time, in double precision and in threads."""
+    """Return the outputs, each (n, ...), of kernel(count, *part) over all n samples, PART at a time in threads.
+
+    The last part is padded; ``count`` is the number of its samples without padding. Computes in double precision.
+    """
 
     @double_precision()
     def on(first: int) -> list[np.ndarray]:
@@ -157,9 +160,9 @@ def in_parts(kernel: Callable[..., Iterable[ArrayLike]], *samples: np.ndarray) -
 
 
 def _refilled(lanes: _Lanes, ends: _Ends, samples: tuple, ended: jax.Array) -> tuple[_Lanes, _Ends]:
-    """Return the lanes after those that ended have taken the next samples, and the ends with their minimisers.
+    """Store the minimisers of lanes that ``ended`` in ``ends``, give them the next samples, and return both.
 
-    The other lanes are moved to their next trial points.
+    ``samples`` is (y, z, start, count). The other lanes get their next trial points.
     """
     y, z, start, count = samples
     out = jnp.where(ended & (lanes.sample >= 0), lanes.sample, len(z))  # beyond the end: dropped
@@ -184,12 +187,12 @@ def _refilled(lanes: _Lanes, ends: _Ends, samples: tuple, ended: jax.Array) -> t
 
 
 def _where(chosen: jax.Array, yes: jax.Array, no: jax.Array) -> jax.Array:
-    """Choose between two arrays lane by lane."""
+    """Return, lane by lane, ``yes`` where ``chosen`` (lanes,) is True and ``no`` elsewhere."""
     return jnp.where(jnp.reshape(chosen, (-1,) + (1,) * (yes.ndim - 1)), yes, no)
 
 
 def _inverse_shifted(M: jax.Array, scale: float | jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the inverse of M plus a shift of its diagonal that makes it positive definite, and this shift.
+    """Return, for M (n, N, N), the inverse of M plus a shift that makes it positive definite, and this shift (n,).
 
     The shift is zero where M is positive definite; the least other shift is FLATTEST times ``scale``.
     """
@@ -207,7 +210,7 @@ def _inverse_shifted(M: jax.Array, scale: float | jax.Array) -> tuple[jax.Array,
 
 
 def _inverse(M: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return M^{-1}, computed by elimination in place, and whether M is safely positive definite."""
+    """Return M^{-1} (n, N, N), by elimination in place, and whether M is safely positive definite (n,)."""
     n = M.shape[1]
 
     def eliminate(k: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -224,7 +227,7 @@ def _inverse(M: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _ways_off_saddles(H: jax.Array, inverse: jax.Array, wanted: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the directions of lowest curvature of H, and minus this curvature, for the lanes where ``wanted``.
+    """Return the directions of lowest curvature of H (n, N) and minus this curvature (n,), zero unless ``wanted``.
 
     ``inverse`` is the inverse of H plus a shift that makes it positive definite: it is largest along this direction.
     """

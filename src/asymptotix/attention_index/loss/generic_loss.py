@@ -1,4 +1,4 @@
-"""Averages of a loss that the user writes in JAX.
+"""Averages of a loss that the user writes in JAX, and of its proximal map.
 
 The generic setting of Boncoraglio et al., arXiv:2509.24914, Appendix B.1, eqs. (25), (26).
 """
@@ -24,7 +24,7 @@ from .visible_directions import pair_weights, symmetric
 
 
 class GenericMap(ProximalMap):
-    """Proximal map of a user's ``loss`` in all L coordinates of the pre-activation; the loss may be ``convex``."""
+    """Proximal map of a loss(y, h), y = teacher(R), in all L coordinates of h; see :class:`GenericLoss`."""
 
     def __init__(
         self, tokens: int, loss: Callable, teacher: Callable, convex: bool = False, length: float = 1.0
@@ -59,7 +59,7 @@ class GenericMap(ProximalMap):
         return np.full(len(y), not self._convex)
 
     def starts(self, z0: np.ndarray, z: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield z, where the quadratic term vanishes, and z0, the target's own pre-activation."""
+        """Yield the starting points z, where the quadratic term vanishes, and z0, the target's own pre-activation."""
         yield z
         yield z0
 
@@ -77,7 +77,7 @@ class GenericMap(ProximalMap):
 
 @functools.lru_cache(maxsize=8)
 def _kept_map(tokens: int, loss: Callable, teacher: Callable, convex: bool, length: float) -> GenericMap:
-    """Return a map that is kept for further nodes and problems: compilation takes longer than most averages."""
+    """Return a map from a cache for all nodes and problems: compilation takes longer than most averages."""
     return GenericMap(tokens, loss, teacher, convex, length)
 
 

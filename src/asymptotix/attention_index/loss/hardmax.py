@@ -22,7 +22,7 @@ _PANELS = np.array([0.0, 1.0, 3.0, 6.0, 10.0])
 
 
 def hardmax_score_square(q: float, spread: float) -> float:
-    """Return E|f|^2 over fields z ~ N(0, q) and outputs."""
+    """Return E|f|^2 of the score f, over fields z ~ N(0, q) and outputs, at v = ``spread``."""
     reach = np.sqrt(q / spread)
     x, weight = _nodes(9.0 * max(reach, 1e-12))
     k1, k2 = np.meshgrid(x, x, indexing="ij")
@@ -36,7 +36,7 @@ def hardmax_score_square(q: float, spread: float) -> float:
 
 
 def probability_and_score_square(k1: np.ndarray, k2: np.ndarray, rho: float) -> np.ndarray:
-    """Return P(y) |grad log P(y)|^2, with the gradient in z in units of 1/sqrt(3 v)."""
+    """Return P |grad log P|^2, P = Phi_2(k1, k2; rho), entry by entry; the gradient in z has unit 1/sqrt(3 v)."""
     first, second = slopes(k1, k2, rho)
     probability = bivariate_normal(k1, k2, rho)
     # |grad u_i|^2 = 3 and grad u_1 . grad u_2 = 1, with the signs of the outputs in rho
@@ -46,7 +46,7 @@ def probability_and_score_square(k1: np.ndarray, k2: np.ndarray, rho: float) -> 
 
 
 def slopes(k1: np.ndarray, k2: np.ndarray, rho: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the derivatives of Phi_2 in its two arguments."""
+    """Return the derivatives of Phi_2(k1, k2; rho) in k1 and in k2, entry by entry."""
     root = np.sqrt(1 - rho**2)
 
     def slope(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -56,7 +56,7 @@ def slopes(k1: np.ndarray, k2: np.ndarray, rho: float) -> tuple[np.ndarray, np.n
 
 
 def bivariate_normal(h: np.ndarray, k: np.ndarray, rho: float) -> np.ndarray:
-    """Return Phi_2(h, k; rho), computed by Owen's function."""
+    """Return the bivariate normal distribution function Phi_2(h, k; rho) entry by entry, by Owen's function."""
     root = np.sqrt(1 - rho**2)
     tiny = 1e-14
     h, k = (np.where(abs(x) < tiny, tiny, x) for x in (h, k))
@@ -65,7 +65,7 @@ def bivariate_normal(h: np.ndarray, k: np.ndarray, rho: float) -> np.ndarray:
 
 
 def _nodes(reach: float, order: int = 24) -> tuple[np.ndarray, np.ndarray]:
-    """Return Gauss-Legendre nodes up to ``reach``, on panels that are fine around zero, where the outputs change."""
+    """Return Gauss-Legendre nodes and weights on [-reach, reach], on panels that are fine around zero."""
     ends = [*_PANELS[reach > _PANELS], reach]
     x, w = np.polynomial.legendre.leggauss(order)
     points = [0.5 * (a + b) + 0.5 * (b - a) * x for a, b in itertools.pairwise(ends)]

@@ -23,7 +23,7 @@ from .quadrature_nodes import sobol_nodes, two_token_nodes
 
 
 class LossAverages(NamedTuple):
-    """Averages over (z0, z)."""
+    """Averages over (z0, z), with p the proximal point and f = (p - z)/Sigma."""
 
     f_square: float
     """E|f|^2."""
@@ -46,7 +46,7 @@ class LossAverages(NamedTuple):
 
 
 class Pull(NamedTuple):
-    """Averages that an iteration of state evolution needs: they determine the field that the data exert on S."""
+    """The first three of :class:`LossAverages`, which determine the field that the data exert on S."""
 
     f_square: float
     f_noise: float
@@ -81,10 +81,11 @@ class LossAverage(abc.ABC):
         multi_start: bool | np.ndarray = False,
         spread: float | None = None,
     ) -> Pull:
-        """Return the averages of :class:`Pull`. One descent per sample, from ``near`` if given, finds the proximal map.
+        """Return the averages of :class:`Pull`, by one descent of the proximal map per sample.
 
-        With ``multi_start`` the lowest of several minima is searched, at all samples or at those of a mask. ``spread``
-        is c_1, the deviation of z given z0, where it is known better than from the difference q - m^2/Q0'.
+        Descents start from ``near`` (n, N), if given. With ``multi_start`` the lowest of several minima is searched, at
+        all samples (True) or at those of a mask (n,). ``spread`` is c_1, the standard deviation of z given z0, if it is
+        known better than from the difference q - m^2/Q0'.
         """
 
     @abc.abstractmethod
@@ -103,15 +104,15 @@ class LossAverage(abc.ABC):
 
     @abc.abstractmethod
     def test(self, signal: float, m: float, q: float, spread: float | None = None) -> float:
-        """Return E loss(y, z) alone, which needs no proximal map."""
+        """Return the test error E loss(y, z) alone, which needs no proximal map."""
 
     def __call__(self, signal: float, m: float, q: float, Sigma: float, *, multi_start: bool) -> LossAverages:
-        """Return all averages."""
+        """Return all averages; the arguments are those of :meth:`pull`."""
         return self.evaluate(signal, m, q, Sigma, multi_start=multi_start)[0]
 
 
 class NodeAverage(LossAverage):
-    """Averages as sums, in a fixed order, over fixed nodes of the 2N standard normals that (z0, z) are made of."""
+    """Averages over fixed nodes (K, 2N), N standard normals for z0 and N for the noise, with weights (K,)."""
 
     def __init__(self, proximal: ProximalMap, nodes: np.ndarray, weights: np.ndarray) -> None:
         self.proximal, self.visible_directions = proximal, proximal.visible_directions
@@ -188,7 +189,7 @@ class NodeAverage(LossAverage):
         return self.proximal.solve(z0, z, Sigma, near, multi_start, self._output(signal, z0), thorough)
 
     def _output(self, signal: float, z0: np.ndarray) -> np.ndarray:
-        """Return the target's outputs. The last ones are kept, because all calls of a theory have the same signal."""
+        """Return the target's outputs at z0. The last ones are cached: all calls of a theory have the same signal."""
         known, outputs = self._outputs
         if known != signal:
             outputs = self.proximal.output(z0)

@@ -12,7 +12,7 @@ from ..model import AttentionIndex
 
 
 def teacher_output(model: AttentionIndex) -> Callable[[jax.Array], jax.Array]:
-    """Return the function R -> y of a model: the target's attention matrix, or R itself for linear attention."""
+    """Return the JAX function R -> y, both (T, T): the target's row softmax of R, or R itself for linear attention."""
     return _identity if model.activation == "linear" else _softmax(model.teacher_beta)
 
 
@@ -30,7 +30,7 @@ def _softmax(beta: float) -> Callable[[jax.Array], jax.Array]:
 
 @functools.lru_cache(maxsize=64)
 def cross_entropy(beta: float) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """Return the loss -sum_ab y_ab log softmax(beta h)_ab: convex in h, so that the proximal map never jumps."""
+    """Return (y, h) -> -sum_ab y_ab log softmax(beta h)_ab: convex in h, so that the proximal map never jumps."""
     return lambda y, h: -jnp.sum(y * jax.nn.log_softmax(beta * h, axis=-1))
 
 
@@ -38,5 +38,5 @@ def cross_entropy(beta: float) -> Callable[[jax.Array, jax.Array], jax.Array]:
 def in_unit(
     loss: Callable[[jax.Array, jax.Array], jax.Array], unit: float
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """Return a loss (of the user's own, a snapshot) divided by a unit; the same function for equal arguments."""
+    """Return the function (y, h) -> loss(y, h)/unit, the same object for equal arguments."""
     return loss if unit == 1 else lambda y, h: loss(y, h) / unit

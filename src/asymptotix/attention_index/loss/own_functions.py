@@ -24,19 +24,19 @@ from .losses import teacher_output
 _TRIALS = 16
 #: Eigenvalues at which a penalty is tried, in units of the target's: zero, and up to far beyond any learned eigenvalue.
 _SIZES = np.concatenate([[0.0], np.geomspace(1e-3, 30.0, 60)])
-#: Share of the largest slope or curvature that counts as rounding.
+#: Largest relative error by rounding of slopes and curvatures. Smaller: valid functions may be refused.
 _ROUNDING = 1e-9
 #: Number of bisections that reduce an interval of four percent to neighbouring floats, and the interval around zero to
 #: less than 1e-26.
 _HALVINGS = 60
 #: Smallest relative change of a slope between neighbouring floats that counts as a jump, a million roundings.
 _JUMP = 1e-9
-#: Distance from a kink at which its one-sided slopes are taken: relative to its place, and for a kink at zero.
+#: Distance from a kink t at which its one-sided slopes are taken: relative to t, and absolute for a kink at zero.
 _ASIDE, _TINY = 1e-13, 1e-30
 
 
 def try_loss(loss: Callable[..., Any], model: AttentionIndex) -> bool:
-    """Whether a loss is convex in h in all trials; raises ValueError if the function is not a valid loss.
+    """Return whether loss(y, h) is convex in h in all trials; raise ValueError if it is not a valid loss.
 
     The trials use symmetric Gaussian T x T matrices h, as large as those of the target, and outputs y of a target of
     the same size.
@@ -45,7 +45,7 @@ def try_loss(loss: Callable[..., Any], model: AttentionIndex) -> bool:
 
 
 def unit_of_loss(loss: Callable[..., Any], model: AttentionIndex) -> float:
-    """Return the unit of a loss: its change between h = 0 and an h as large as the target's, to a power of two.
+    """Return the unit of a loss(y, h): its mean change from h = 0 to an h as large as the target's, a power of two.
 
     In this unit the loss is of order one, independent of the user's unit.
     """
@@ -61,7 +61,7 @@ def try_penalty(penalty: Callable[..., Any], *, positive: bool, size: float = 1.
 
 
 class LossTrial(NamedTuple):
-    """Properties of a loss in all trials."""
+    """Results of the trials of a loss: whether it is convex in all of them, and its :func:`unit_of_loss`."""
 
     convex: bool
     unit: float
@@ -85,7 +85,7 @@ class PenaltyFunctions(NamedTuple):
 
 
 def penalty_functions(penalty: Callable[..., Any]) -> PenaltyFunctions:
-    """Return the penalty with its derivatives and kinks, compiled once."""
+    """Return the user's penalty r(t) with its derivatives and kinks, compiled once."""
     return _penalty_functions(snapshot(penalty, ()))
 
 
@@ -110,9 +110,9 @@ def _penalty_functions(penalty: Snapshot) -> PenaltyFunctions:
 
 
 def _kinks(slope: Callable[[np.ndarray], np.ndarray], curvature: Callable[[np.ndarray], np.ndarray]) -> tuple:
-    """Return the jumps of r' and r'' for |t| from 1e-9 to 1e9, by bisection of intervals of four percent.
+    """Return the jumps (t, r' below t, r' above t) of r' and r'', ascending, at 0 and for |t| from 1e-9 to 1e9.
 
-    At most one jump is found in each interval.
+    They are found by bisection of intervals of four percent. At most one jump is found in each interval.
     """
     side = np.geomspace(1e-9, 1e9, 9 * 2 * 60 + 1)
     grid = np.concatenate([-side[::-1], [0.0], side])
@@ -136,7 +136,7 @@ def _kinks(slope: Callable[[np.ndarray], np.ndarray], curvature: Callable[[np.nd
 
 
 def _narrowed(f: Callable[[np.ndarray], np.ndarray], grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Bisect every interval of a grid down to neighbouring floats; keep the half in which f changes more."""
+    """Bisect every grid interval to neighbouring floats, keeping the half where f changes more; return both ends."""
     low, high = grid[:-1].copy(), grid[1:].copy()
     left, right = f(low), f(high)
     for _ in range(_HALVINGS):
@@ -198,7 +198,11 @@ def _tried(
     of_sample: Callable[[Callable[..., Any], jax.Array, jax.Array], Any],
     *samples: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return values, slopes and, for a loss, curvatures of a function in its second argument at several samples."""
+    """Return values, slopes and, for a loss, curvatures of ``function`` at several samples, or raise a ValueError.
+
+    ``of_sample(function, a, b)`` evaluates it at one sample of both arrays; derivatives are in b. ``name`` and ``what``
+    (a description of a valid function) are for the error.
+    """
 
     def scalar(*sample: jax.Array, called: Callable[..., Any] = function) -> jax.Array:
         value = jnp.asarray(of_sample(called, *sample))
@@ -236,4 +240,4 @@ def _tried(
 
 
 class _NoNumberError(Exception):
-    """A function returned something else than a real number."""
+    """Error: the user's function returned something else than a real number."""

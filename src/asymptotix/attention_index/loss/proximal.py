@@ -1,6 +1,6 @@
 """Proximal maps of a loss: the learner's pre-activation after it has been fitted to one label.
 
-In coordinates of the pre-activation, with z0 of the target, which gives the label y, and z of the learner before,
+In N coordinates, let z0 be the target's pre-activation, which gives the label y, and z the learner's before the fit:
 
     p(z0, z) = argmin_h  |h - z|^2 / (2 Sigma) + loss(y(z0), h).
 
@@ -34,12 +34,12 @@ DISAGREEMENT = 1e-6
 
 _WORK_PER_CALL = 3e5  # samples times (number of coordinates)^3 of one compiled call, which takes a few milliseconds
 _MOST_BENT = 0.9617  # minus the lowest curvature of the squared loss of softmax rows, in units of beta^2
-_TELLING = 2  # number of first starts: far apart, they detect 95 % or more of the samples with several minima
+_TELLING = 2  # number of starts tried first: far apart, they detect 95 % of the samples with several minima, or more
 _TIE = 1e-12  # a later start replaces an earlier one only if it is better by more than rounding
 
 
 class ProximalPoints(NamedTuple):
-    """Minimisers for n samples."""
+    """Minimisers p of n samples, and whether starts at the same sample ended differently (``disagree``)."""
 
     y: np.ndarray  # the target's outputs, in the form that the map uses
     p: np.ndarray  # (n, N)
@@ -49,7 +49,7 @@ class ProximalPoints(NamedTuple):
 
 @functools.cache
 def _row_curvature() -> tuple[np.ndarray, np.ndarray]:
-    """Return a grid of outputs y, and minus the lowest second derivative of a row's loss 2 (sg(u) - y)^2 there."""
+    """Return a grid of outputs y, and minus the lowest second derivative in u of 2 (sg(u) - y)^2 at each y."""
     y, sg = np.linspace(0, 1, 201), np.linspace(0, 1, 2001)[:, None]
     slope = sg * (1 - sg)
     curvature = 4 * slope**2 + 4 * (sg - y) * slope * (1 - 2 * sg)
@@ -64,26 +64,26 @@ class ProximalMap(abc.ABC):
 
     @abc.abstractmethod
     def output(self, z0: np.ndarray) -> np.ndarray:
-        """Return the target's outputs at the coordinates z0 (n, N)."""
+        """Return the target's outputs y (n, ...) at its coordinates z0 (n, N), in the form that other methods take."""
 
     @abc.abstractmethod
     def loss(self, y: np.ndarray, r: np.ndarray) -> np.ndarray:
-        """Return the loss at the coordinates r (n,)."""
+        """Return the losses (n,) between outputs y (n, ...) and the learner's coordinates r (n, N)."""
 
     @abc.abstractmethod
     def starts(self, z0: np.ndarray, z: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield starting points (n, N): first the one for single descents, then the one that differs most from it."""
+        """Yield arrays (n, N) of starting points: first that for single descents, second the one farthest from it."""
 
     @abc.abstractmethod
     def descend(self, y: np.ndarray, z: np.ndarray, start: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return the local minimisers reached from the starting points, and the objective there."""
+        """Return the local minimisers (n, N) reached from ``start`` (n, N), and the objective there (n,)."""
 
     @abc.abstractmethod
     def derivative(self, y: np.ndarray, p: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return tr dp/dz and ||(dp/dz - 1)/Sigma||_F^2 at the minimisers, from dp/dz = (1 + Sigma H)^{-1}."""
+        """Return tr dp/dz (n,) and ||(dp/dz - 1)/Sigma||_F^2 (n,) at minimisers p, from dp/dz = (1 + Sigma H)^{-1}."""
 
     def may_jump(self, y: np.ndarray, Sigma: float) -> np.ndarray:
-        """Return which samples may have an objective with more than one minimum, (n,)."""
+        """Return, as a mask (n,), which samples may have an objective with more than one minimum."""
         return np.ones(len(y), bool)
 
     def solve(
@@ -96,11 +96,12 @@ class ProximalMap(abc.ABC):
         y: np.ndarray | None = None,
         thorough: bool = True,
     ) -> ProximalPoints:
-        """Minimise from the ``previous`` points, or else from the first start; with ``multi_start`` from several.
+        """Return the minimisers for the coordinates z0, z (n, N) of target and learner.
 
-        If ``multi_start`` is True, two starts far apart are tried first. All starts are then tried at the samples where
-        these two end in different minima or, if there are any and ``thorough`` is set, at all samples that may jump. If
-        ``multi_start`` is a mask, all starts are tried at its samples. ``y`` is output(z0), if that is known.
+        Each descent begins at ``previous`` (n, N), or if None at the first start. If ``multi_start`` is True, two
+        starts far apart are tried first. All starts are then tried at the samples where these two end in different
+        minima or, if there are any and ``thorough`` is set, at all samples that may jump. If ``multi_start`` is a mask
+        (n,), all starts are tried at its samples. ``y`` is output(z0), if that is known.
         """
         interrupts.check()
         y = self.output(z0) if y is None else y
@@ -126,12 +127,12 @@ class ProximalMap(abc.ABC):
 
 
 def _product(samples: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """Return the product without BLAS, whose threads keep spinning for longer than so small a product takes."""
+    """Return samples (n, k) times matrix (k, i) without BLAS, whose threads spin for longer than the product takes."""
     return np.einsum("nk,ki->ni", samples, matrix)
 
 
 class SoftmaxMap(ProximalMap):
-    """Squared loss ||sigma(target_beta h0) - sigma(beta h)||_F^2, sigma the softmax of each row."""
+    """Proximal map of the squared loss ||sigma(target_beta h0) - sigma(beta h)||_F^2, sigma the softmax of each row."""
 
     def __init__(self, tokens: int, beta: float, target_beta: float) -> None:
         self.tokens, self.beta, self.target_beta = tokens, beta, target_beta
@@ -147,7 +148,7 @@ class SoftmaxMap(ProximalMap):
         return np.full(len(y), Sigma * self.beta**2 * 1.001 * _MOST_BENT >= 1)
 
     def starts(self, z0: np.ndarray, z: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the points nearest to z where some rows have the target's outputs: all rows, none, one, all but one.
+        """Yield the points nearest to z where chosen rows have the target's outputs: all rows, none, one, all but one.
 
         Each row's loss has a well at the target's logits and is flat far from it, so that a minimum is characterised by
         the rows that are in their wells.
@@ -160,7 +161,7 @@ class SoftmaxMap(ProximalMap):
     def _in_parts(
         self, kernel: Callable[..., tuple[np.ndarray, np.ndarray]], *samples: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Apply a compiled kernel to parts of the samples in threads; calls are not interruptible, but hold no lock."""
+        """Return both outputs (n, ...) of a compiled kernel, applied to parts of the samples in threads."""
         work = len(samples[0]) * (64 + self.visible_directions**3) / _WORK_PER_CALL
         count = 1 if work < 1 else 2 * math.ceil(work / 2)  # even, for machines of two cores and more
         parts = zip(*(np.array_split(x, count) for x in samples), strict=True)
@@ -168,13 +169,13 @@ class SoftmaxMap(ProximalMap):
         return np.concatenate(first), np.concatenate(second)
 
     def _projection(self, chosen: tuple[int, ...]) -> np.ndarray:
-        """Return the projection of the coordinates onto the subspace that the chosen rows depend on."""
+        """Return the projection (N, N) of the coordinates onto the subspace that the chosen rows depend on."""
         seen = self.row_logits.reshape(self.tokens, self.tokens, -1)[list(chosen)].reshape(-1, self.visible_directions)
         return np.linalg.pinv(seen) @ seen
 
 
 class TwoTokenMap(SoftmaxMap):
-    """The softmax map in closed form; an output is the two diagonal entries."""
+    """The softmax map for two tokens, by compiled code; an output y (n, 2) is the two diagonal entries."""
 
     def __init__(self, beta: float, target_beta: float) -> None:
         super().__init__(2, beta, target_beta)
@@ -217,7 +218,7 @@ def _diagonal(beta: float, r: np.ndarray) -> np.ndarray:
 
 
 class RowsMap(SoftmaxMap):
-    """The softmax map for any number of tokens; an output is the whole matrix, row by row."""
+    """The softmax map for any number of tokens; an output y (n, T*T) is the whole matrix, row by row."""
 
     def __init__(self, tokens: int, beta: float, target_beta: float) -> None:
         super().__init__(tokens, beta, target_beta)
@@ -253,7 +254,7 @@ class RowsMap(SoftmaxMap):
 
 
 def softmax_map(tokens: int, beta: float, target_beta: float) -> SoftmaxMap:
-    """Return the fastest map for the number of tokens."""
+    """Return the proximal map of the squared softmax loss that is fastest for the number of tokens."""
     return TwoTokenMap(beta, target_beta) if tokens == 2 else RowsMap(tokens, beta, target_beta)
 
 

@@ -37,8 +37,9 @@ class LossNodes:
 
 
 def sobol_nodes(count: int, directions: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return scrambled Sobol nodes (count, 2N) and weights for N = ``directions`` coordinates of (z0, z).
+    """Return scrambled Sobol nodes (count, 2N), N = ``directions``, and equal weights (count,).
 
+    The first N columns are standard normals for z0, the others the noise xi of z = (m/Q0') z0 + c_1 xi.
     Every node has a partner of opposite xi. E[f.xi]/c_1 is then a difference of f, which is accurate for small c_1, and
     the spread between randomisations is smaller by a factor of up to two at equal count.
     """

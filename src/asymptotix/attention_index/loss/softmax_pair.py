@@ -37,7 +37,7 @@ def _value(s, t, zs, zt, a, b, y1, y2, precision):
 
 @_inlined
 def _slopes(a, y, beta):
-    """Return the first and second derivative of 2 (sg(beta u) - y)^2."""
+    """Return the first and second derivative in u of 2 (sg(beta u) - y)^2, at a = sg(beta u)."""
     rise = beta * a * (1 - a)
     pull = 4 * (a - y)
     return pull * rise, 4 * rise * rise + pull * beta * rise * (1 - 2 * a)
@@ -45,7 +45,7 @@ def _slopes(a, y, beta):
 
 @_inlined
 def _step(c1, c2, gs, gt, precision):
-    """Return M^{-1} g for M = H + 1/Sigma; if M is not positive definite |M|^{-1} g, downhill and away from saddles."""
+    """Return M^{-1} g, g = (gs, gt), M = H(c1, c2) + precision; |M|^{-1} g, downhill, if M is not positive definite."""
     ss, st, tt = c1 + c2 + precision, _ROOT2 * (c1 - c2), 2 * (c1 + c2) + precision
     det = 8 * c1 * c2 + precision * (3 * (c1 + c2) + precision)
     if not (ss > 0 and det > SINGULAR * ss * tt):
@@ -64,7 +64,7 @@ def _step(c1, c2, gs, gt, precision):
 
 @_inlined
 def _most_bent(c1, c2, precision):
-    """Return the unit vector of lowest curvature of M = H + 1/Sigma, and minus this curvature."""
+    """Return (s, t) of the unit vector of lowest curvature of H(c1, c2) + precision, and minus this curvature."""
     ss, st, tt = c1 + c2 + precision, _ROOT2 * (c1 - c2), 2 * (c1 + c2) + precision
     half = 0.5 * (tt - ss)
     lowest = 0.5 * (ss + tt) - math.sqrt(half * half + st * st)
@@ -78,10 +78,11 @@ def _most_bent(c1, c2, precision):
 
 @_inlined
 def _descend_one(s, t, zs, zt, y1, y2, precision, beta):
-    """Descend by Newton steps of at most LONGEST with backtracking; leave saddles along the lowest curvature.
+    """Return the minimiser (s, t) and the objective there, by Newton steps of at most LONGEST with backtracking.
 
-    A descent for a sample that equals its mirror image stays on the line of symmetry. If the minima are off that line,
-    it ends at a saddle.
+    The start is (s, t), z = (zs, zt), and precision = 1/Sigma. Saddles are left along the lowest curvature. A descent
+    for a sample that equals its mirror image stays on the line of symmetry. If the minima are off that line, it ends at
+    a saddle.
     """
     a, b = _logistic(beta * (_ROOT2 * t + s)), _logistic(beta * (_ROOT2 * t - s))
     value = _value(s, t, zs, zt, a, b, y1, y2, precision)
@@ -113,7 +114,7 @@ def _descend_one(s, t, zs, zt, y1, y2, precision, beta):
 
 @_compiled
 def descend(y, z, start, sigma, beta):
-    """Return the minimisers reached from the starting points (n, 2), and the objective there (n,)."""
+    """Return the minimisers r (n, 2) reached from ``start`` (n, 2), and the objective there (n,), for y, z (n, 2)."""
     n = len(z)
     p, value = np.empty((n, 2)), np.empty(n)
     for i in range(n):
@@ -125,7 +126,7 @@ def descend(y, z, start, sigma, beta):
 
 @_compiled
 def derivative(y, p, sigma, beta):
-    """Return the trace of dp/dz = (1 + Sigma H)^{-1}, and |(dp/dz - 1)/Sigma|^2 = |H (1 + Sigma H)^{-1}|^2."""
+    """Return tr dp/dz and |(dp/dz - 1)/Sigma|^2 at minimisers p, (n,) each, from dp/dz = (1 + Sigma H)^{-1}."""
     n = len(p)
     trace, response = np.empty(n), np.empty(n)
     for i in range(n):

@@ -53,7 +53,7 @@ _FRESH = -1  # value of _HALVINGS at a start, which has no earlier point to be c
 
 @_inlined
 def _exponentials(x, bits, power):
-    """Replace x <= 0 by exp(x) = 2^k exp(r), accurate to the last digit or two."""
+    """Replace x <= 0 by exp(x) = 2^k exp(r), accurate to the last digit or two; ``power`` is ``bits`` as floats."""
     for w in range(_LANES):
         x[w] = max(x[w], -700.0)
         bits[w] = (np.int64(math.floor(x[w] * _INVERSE_LN2 + 0.5)) + 1023) << 52
@@ -77,7 +77,7 @@ def _exponentials(x, bits, power):
 
 @_compiled
 def _values(place, scale, r, z, y, precision, beta, A, top, total, bits, power, value):
-    """Put the objective at r into value and the learner's softmax into A; ``power`` shares the memory of ``bits``."""
+    """Put the objective at r (L, lanes) into value, the learner's softmax into A; ``top`` to ``power`` are memory."""
     value.fill(0.0)
     for k in range(len(r)):
         for w in range(_LANES):
@@ -104,7 +104,7 @@ def _values(place, scale, r, z, y, precision, beta, A, top, total, bits, power, 
 
 @_compiled
 def _differentiate(place, scale, y, beta, A, k, s, total, g, H):
-    """Compute the gradient and the lower triangle of the Hessian of the loss at the softmax A."""
+    """Put the gradient of the loss at the softmax A into g (L, lanes), and the Hessian's lower triangle into H."""
     g.fill(0.0)
     H.fill(0.0)
     for a in range(len(place)):
@@ -132,7 +132,7 @@ def _differentiate(place, scale, y, beta, A, k, s, total, g, H):
 
 @_compiled
 def _decompose(H, scale, shift, M, safe):
-    """Put the factors of scale H + shift = L D L^T into M, L below the diagonal and 1/D on it; ``safe`` if D > 0."""
+    """Put scale H + shift = L D L^T into M, L below the diagonal and 1/D on it; ``safe`` (lanes,) is 1 if D > 0."""
     safe.fill(1.0)
     for i in range(len(H)):
         for j in range(i):
@@ -156,7 +156,7 @@ def _decompose(H, scale, shift, M, safe):
 
 @_compiled
 def _substitute(M, x):
-    """Replace x by (L D L^T)^{-1} x."""
+    """Replace x (L, lanes) by (L D L^T)^{-1} x, from the factors M of :func:`_decompose`."""
     for i in range(len(x)):
         for k in range(i):
             for w in range(_LANES):
@@ -171,7 +171,7 @@ def _substitute(M, x):
 
 @_inlined
 def _decompose_lane(H, scale, shift, M, w):
-    """Factorise a single lane as :func:`_decompose` does; return whether the matrix is safely positive definite."""
+    """Factorise lane w as :func:`_decompose` does; return whether its matrix is safely positive definite."""
     for i in range(len(H)):
         for j in range(i):
             entry = scale * H[i, j, w]
@@ -192,7 +192,7 @@ def _decompose_lane(H, scale, shift, M, w):
 
 @_compiled
 def _factorise(H, scale, shift, M, lacking):
-    """Factorise scale H + shift, with an additional shift, ``lacking``, of lanes that are not positive definite."""
+    """Factorise scale H + shift + lacking into M; ``lacking`` (lanes,) >= 0 makes it positive definite."""
     _decompose(H, scale, shift, M, lacking)
     for w in range(_LANES):
         safe, total, more = lacking[w] == 1.0, shift, FLATTEST * shift
@@ -237,7 +237,7 @@ def _most_bent(H, M, precision, w, v):
 
 @_inlined
 def _largest_difference(place, scale, step, w):
-    """Return the largest change, by a step, of the difference of two pre-activations in a row."""
+    """Return the largest change of the difference of two pre-activations in a row by the step of lane w."""
     largest = 0.0
     for a in range(len(place)):
         low, high = np.inf, -np.inf
@@ -251,7 +251,7 @@ def _largest_difference(place, scale, step, w):
 
 @_inlined
 def _judge(r, trial, state, counts):
-    """Move the lanes whose trial point lowers the objective enough; halve the steps of the other lanes."""
+    """Move r to the trial point in lanes where this lowers the objective enough; halve the steps of the others."""
     for w in range(_LANES):
         size = state[_SIZE, w]
         promised = size * (state[_GAIN, w] + 0.5 * size * state[_BEND, w])
@@ -268,7 +268,11 @@ def _judge(r, trial, state, counts):
 
 @_inlined
 def _turn(place, scale, r, g, direction, H, M, lacking, step, state, counts, precision, beta, ended):
-    """Choose the next step, at most LONGEST, of lanes that have moved, also off saddles; mark lanes that have ended."""
+    """Put the next step of lanes that have moved into ``step``, at most LONGEST; mark in ``ended`` those at a minimum.
+
+    The step is the Newton ``direction``, or at a saddle the direction of lowest curvature. Lanes that have exhausted
+    their steps or halvings are also marked.
+    """
     for w in range(_LANES):
         ended[w] = counts[_HALVINGS, w] >= MOST_HALVINGS or counts[_STEPS, w] > MOST_STEPS
         if counts[_HALVINGS, w] > 0 or ended[w]:
@@ -293,10 +297,11 @@ def _turn(place, scale, r, g, direction, H, M, lacking, step, state, counts, pre
 
 @_inlined
 def _refill(basis, y, z, start, following, ended, r, fields, targets, step, trial, state, counts, p, value):
-    """Store the minimisers of the lanes that have ended, and put the samples from ``following`` on into these lanes.
+    """Store the minimisers of the lanes that have ended, and put the samples from index ``following`` on there.
 
-    The other lanes get their next trial points. When no sample is left, the first sample fills a lane but counts as
-    none. Returns the number of the next sample, and the number of minimisers that were stored.
+    Minimisers go to p (n, N) and their objectives to value (n,). The other lanes get their next trial points. When no
+    sample is left, the first sample fills a lane but is not counted. Returns the index of the next sample, and the
+    number of minimisers that were stored.
     """
     (n, visible), tokens, taken = z.shape, len(targets), 0
     for w in range(_LANES):
@@ -329,10 +334,10 @@ def _refill(basis, y, z, start, following, ended, r, fields, targets, step, tria
 
 @_compiled
 def descend(basis, place, scale, y, z, start, sigma, beta):
-    """Return the minimisers reached from the starting points (n, N), and the objective there (n,).
+    """Return the minimisers (n, N) reached from ``start`` (n, N), and the objective there (n,).
 
-    ``basis`` (L, N) maps visible coordinates to entries. ``place`` (T, T) is the entry on which a pre-activation
-    depends, and ``scale`` (L,) is the factor between them.
+    The samples are outputs y (n, T*T) and fields z (n, N). ``basis`` (L, N) maps visible coordinates to entries.
+    ``place`` (T, T) is the entry on which a pre-activation depends, and ``scale`` (L,) is the factor between them.
     """
     T, L, W, n, precision = len(place), len(basis), _LANES, len(z), 1 / sigma
     fields, r, trial, step = np.empty((L, W)), np.empty((L, W)), np.empty((L, W)), np.empty((L, W))
@@ -363,7 +368,7 @@ def descend(basis, place, scale, y, z, start, sigma, beta):
 
 @_compiled
 def derivative(basis, place, scale, y, p, sigma, beta):
-    """Return tr dp/dz without the invisible direction, and |(dp/dz - 1)/Sigma|^2 = |(1 + Sigma H)^{-1} H|^2."""
+    """Return tr dp/dz in visible directions, and |(dp/dz - 1)/Sigma|^2 = |(1 + Sigma H)^{-1} H|^2, each (n,)."""
     T, L, W, (n, visible) = len(place), len(basis), _LANES, p.shape
     r, targets, column = np.empty((L, W)), np.empty((T, T, W)), np.empty((L, W))
     A, row, s, total, lacking = np.empty((T, T, W)), np.empty((T, W)), np.empty(W), np.empty(W), np.empty(W)

@@ -18,13 +18,13 @@ import numpy as np
 
 
 def pair_weights(tokens: int) -> np.ndarray:
-    """Return sqrt(1 + delta_ab) for the pairs a <= b, the factor from z to h (L,)."""
+    """Return the factors sqrt(1 + delta_ab) from z_ab to h_ab, for the L pairs a <= b (L,)."""
     first, second = np.triu_indices(tokens)
     return np.sqrt(1.0 + (first == second))
 
 
 def entry_places(tokens: int) -> np.ndarray:
-    """Return the position of every (a, b) among the pairs a <= b (T, T)."""
+    """Return an array (T, T) with the position of every (a, b) among the L pairs a <= b."""
     place = np.zeros((tokens, tokens), dtype=int)
     first, second = np.triu_indices(tokens)
     place[first, second] = place[second, first] = np.arange(len(first))
@@ -32,12 +32,12 @@ def entry_places(tokens: int) -> np.ndarray:
 
 
 def symmetric(tokens: int, entries: np.ndarray) -> np.ndarray:
-    """Return rows for all (a, b), row by row (T*T, k), from rows for the pairs a <= b (L, k)."""
+    """Return an array (T*T, k) with a row for every (a, b), from ``entries`` (L, k) with one for every a <= b."""
     return entries[entry_places(tokens).ravel()]
 
 
 def visible_basis(tokens: int) -> np.ndarray:
-    """Return E (L, N), whose orthonormal columns are orthogonal to v.
+    """Return E (L, N), whose orthonormal columns are orthogonal to v_ab = 1/sqrt(1 + delta_ab), invisible to a softmax.
 
     For two tokens the columns are (1, 0, -1)/sqrt2 and (1/2, -1/sqrt2, 1/2), odd and even under exchange of the tokens.
     For more tokens a reflection maps v to an axis, and E contains its columns for all other axes.

@@ -1,10 +1,12 @@
 """Bayes-optimal learning of attention-indexed data, with the outliers of single eigenvalues of the target.
 
-The posterior is that of S_0 + GOE/sqrt(qhat). From an uninformed start it reaches the field qhat if alpha exceeds
+The posterior is that of S_0 given S_0 + GOE/sqrt(qhat); the number qhat is the field. A field qhat is a fixed point of
+state evolution at
 
-    alpha(qhat) = qhat / (2 E|f|^2)
+    alpha(qhat) = qhat / (2 E|f|^2),    f the score of the labels.
 
-of all smaller fields. A spike is therefore visible above the largest alpha(qhat) with qhat up to F(theta).
+From an uninformed start the field exceeds qhat if alpha exceeds alpha(q) at every field q up to qhat. A spike theta is
+therefore visible above the largest alpha(q) with q up to F(theta) = int mu_0(ds)/(theta - s)^2.
 
 Equations out-windows, out-explicit of docs/theory/outliers.md.
 """
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     from ...core.progress import Progress
     from ...core.result import Result
 
-#: Smallest field of the grid relative to F(theta) of the spike, and number of fields.
+#: Smallest field qhat of the grid relative to F(theta) of the spike, and number of grid points. A coarser grid might
+#: miss a narrow maximum of alpha(qhat).
 _SMALLEST, _POINTS = 1e-6, 60
 _ROUNDING = 1e-9
 
@@ -53,7 +56,7 @@ class AttentionIndexInference(AttentionIndexTheory):
         return Outcome({**exact.values, **outliers.values}, exact.how, words=exact.words).only(which)
 
     def _appears(self, width: float) -> Change:
-        """Return the alpha above which a spike of this critical width is visible."""
+        """Return the alpha above which a spike is visible; ``width`` is its critical noise F(theta)^{-1/2}."""
         last = float(-2 * np.log(width))
         grid = last + np.linspace(np.log(_SMALLEST), 0.0, _POINTS)
         samples = np.array([self._samples(log_qhat) for log_qhat in grid])
@@ -67,11 +70,11 @@ class AttentionIndexInference(AttentionIndexTheory):
         return Change(float(-found.fun), _ROUNDING * float(-found.fun))
 
     def _samples(self, log_qhat: float) -> float:
-        """Return the alpha at which a field is a fixed point."""
+        """Return the alpha at which the field exp(log_qhat) is a fixed point of state evolution."""
         return float(np.exp(log_qhat - self._log_score(float(log_qhat))))
 
     def outliers(self, result: Result) -> xr.Dataset:
-        """See :meth:`BayesOptimal.outliers`."""
+        """Return the outliers of a result as a dataset; see :meth:`BayesOptimal.outliers`."""
         return outliers_of(result, _inferred)
 
 

@@ -1,7 +1,8 @@
 """The law of outliers: a single eigenvalue of the target in the field of the data and in the learned matrix.
 
-In direction u of an eigenvalue theta the resolvent of the field M = S_0 + delta GOE is 1/(z - theta - delta^2 g(z)).
-Its pole is the outlier, its residue the squared overlap. With G(z) = int mu_0(ds)/(z - s) and F = -G',
+The field is M = S_0 + delta GOE, with g the Stieltjes transform of its spectrum. In the direction of an eigenvalue
+theta of S_0 the resolvent of M is 1/(z - theta - delta^2 g(z)). Its pole is the outlier x, its residue the squared
+overlap of the eigenvectors of M and S_0. With G(z) = int mu_0(ds)/(z - s) and F = -G',
 
     x = theta + delta^2 G(theta),      overlap = 1 - delta^2 F(theta),      apart from the bulk where delta^2 F < 1.
 
@@ -33,7 +34,7 @@ class FieldOutliers(NamedTuple):
     location, location_slope : arrays
         Eigenvalue x of M and its derivative in delta; nan where the spike is not apart from the bulk.
     overlap, overlap_slope : arrays
-        Squared overlap of the two directions and its derivative in delta; 0 where the spike is not detached.
+        Squared overlap of the eigenvectors of M and S_0, and its derivative in delta; 0 where not detached.
     detached : array of bool
         Whether the outlier is apart from the bulk.
     """
@@ -47,7 +48,7 @@ class FieldOutliers(NamedTuple):
 
 
 def field_outliers(target: Target, delta: ArrayLike) -> FieldOutliers:
-    """Return the outliers of S_0 + delta GOE for any array of widths; delta = 0 is the target itself."""
+    """Return the outliers of S_0 + delta GOE for an array ``delta`` of any shape; delta = 0 is the target itself."""
     theta = np.asarray(target.spikes, dtype=float)
     G, F = target.off_support(theta)
     width = np.asarray(delta, dtype=float)[..., None]
@@ -64,5 +65,5 @@ def field_outliers(target: Target, delta: ArrayLike) -> FieldOutliers:
 
 
 def critical_width(target: Target) -> np.ndarray:
-    """Return the width delta_c = F(theta)^{-1/2} of the noise at which each spike merges with the bulk."""
+    """Return the noise delta_c = F(theta)^{-1/2}, (spikes,), at which each spike theta merges with the bulk."""
     return 1 / np.sqrt(target.off_support(np.asarray(target.spikes, dtype=float))[1])

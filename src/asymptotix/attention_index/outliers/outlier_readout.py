@@ -24,7 +24,7 @@ DESCRIPTIONS = {
     "visible": "Whether it is an eigenvalue of the learned matrix: detached, and left by the penalty and the width.",
 }
 
-#: Arrays by name over the points of a theory, such as eps, scale and their errors.
+#: Arrays by name, such as eps, scale and their errors, with one entry per point of a theory.
 Law = dict[str, np.ndarray]
 
 
@@ -39,7 +39,10 @@ Reader = Callable[[Problem, xr.Dataset], xr.Dataset]
 
 
 def outliers_of(result: Result, from_theory: Reader) -> xr.Dataset:
-    """Return the outliers of a result as a dataset; every value of a swept field is treated separately."""
+    """Return the outliers of a result as a dataset whose last dimension is "spike".
+
+    An experiment reports them; ``from_theory`` computes those of a theory, for each value of a swept field in turn.
+    """
     if result.kind == "thresholds":
         raise ValueError("outliers() belongs to a theory or an experiment; this result is of kind 'thresholds'")
     problem: Any = result.problem
@@ -66,7 +69,7 @@ def _over_swept(problem: Problem, ds: xr.Dataset, read: Reader) -> xr.Dataset:
 
 
 def _with_spikes(point: xr.Dataset, count: int) -> xr.Dataset:
-    """Pad a point to ``count`` spikes; spikes that a small target does not have are nan, and not visible."""
+    """Return a point's dataset padded to ``count`` spikes: missing spikes are nan, and their flags are False."""
     lacking = count - point.sizes["spike"]
     if not lacking:
         return point
@@ -78,10 +81,10 @@ def _with_spikes(point: xr.Dataset, count: int) -> xr.Dataset:
 def theory_dataset(
     target: Target, ds: xr.Dataset, delta: xr.DataArray, delta_err: xr.DataArray, learned: Callable[..., Law]
 ) -> xr.Dataset:
-    """Return the outliers at all points of a theory.
+    """Return the outliers at all points of a theory, where the noise in the field is ``delta`` with an error.
 
     ``learned`` maps the field's outliers and the error of their location to ``eigenvalue`` (of S), ``eigenvalue_err``,
-    ``visible`` and ``singular_value``.
+    ``visible`` and ``singular_value``. The theory's results ``ds`` supply the coordinates.
     """
     field = field_outliers(target, delta.values)
     width_err = np.asarray(delta_err.values, float)[..., None]
@@ -104,7 +107,11 @@ def theory_dataset(
 
 
 def learned_by_training(law: Law, factorized: bool, field: FieldOutliers, location_err: np.ndarray) -> Law:
-    """Return the learned eigenvalues: scale (x - eps) for x > ``kept_above`` (factorised S), or scale x (full S)."""
+    """Return ``eigenvalue``, its error, ``visible`` and ``singular_value`` of outliers of S, spikes on the last axis.
+
+    An outlier x of the field is learned as scale (x - eps) if x > ``kept_above``, otherwise as 0 (factorised S), or as
+    scale x (full S). ``law`` holds scale, eps, their errors and ``kept_above`` at every point.
+    """
     eps, eps_err, scale, scale_err = (law[name][..., None] for name in ("eps", "eps_err", "scale", "scale_err"))
     if not factorized:
         eps = eps_err = np.zeros_like(scale)
@@ -118,7 +125,10 @@ def learned_by_training(law: Law, factorized: bool, field: FieldOutliers, locati
 
 
 def learned_by_inference(field: FieldOutliers, location_err: np.ndarray) -> Law:
-    """Return the eigenvalues theta - delta^2 G(theta) = 2 theta - x of the posterior mean."""
+    """Return ``eigenvalue``, its error, ``visible`` and ``singular_value`` (nan) of the outliers of the posterior mean.
+
+    An outlier x of the field gives the eigenvalue theta - delta^2 G(theta) = 2 theta - x.
+    """
     eigenvalue = 2 * field.theta - field.location
     error = np.where(field.detached, location_err, 0.0)
     nothing = np.full_like(eigenvalue, np.nan)

@@ -15,7 +15,7 @@ from .outlier_readout import learned_by_training, outliers_of, theory_dataset
 
 
 def outliers_of_training(problem: Training, result: Result) -> xr.Dataset:
-    """See :meth:`asymptotix.RiskMinimization.outliers`."""
+    """Return the outliers of a result as a dataset; see :meth:`asymptotix.RiskMinimization.outliers`."""
     if problem.penalty is not None and result.kind == "theory":
         raise ValueError("no outliers for a penalty of your own: they are offered for the built-in ones")
     return outliers_of(result, _trained)
@@ -31,7 +31,7 @@ def _trained(problem: Problem, ds: xr.Dataset) -> xr.Dataset:
 
 
 def kept_above(problem: Training, delta: float, eps: float) -> float:
-    """Return the cut above which eigenvalues of the field are learned: eps, or x_m if W has too few columns."""
+    """Return the cut above which eigenvalues of the field are learned: eps, or more if W has too few columns."""
     if not is_factorized(problem) or problem.width_ratio >= 1 or not (0 < delta < np.inf and np.isfinite(eps)):
         return eps
     return narrow_cut(problem.model.target.convolution(float(delta)), float(eps), problem.width_ratio)[0]

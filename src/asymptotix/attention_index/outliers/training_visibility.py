@@ -1,8 +1,9 @@
 """Intervals of alpha in which outliers are visible in the matrix that training learns.
 
-With weight decay, the equations are solved at each alpha. As the decay vanishes, no sampling is needed below
-interpolation: for the factorised learner along eps = ratio delta, one equation gives delta(ratio) and another,
-DIV = 2 N alpha, gives alpha; for the full learner the field is known in closed form.
+With weight decay, the equations are solved at each alpha of a grid. As the decay vanishes, the field below
+interpolation is known without this. The factorised learner follows a curve with the parameter ratio = eps/delta: one
+equation gives delta(ratio), and DIV = 2 N alpha gives alpha, with N visible directions and DIV of
+:class:`.convolution.Convolution`. For the full learner the field is known in closed form.
 
 Equations out-windows, out-explicit of docs/theory/outliers.md.
 """
@@ -28,7 +29,7 @@ from ..theory.vanishing_weight_decay import COUNTS_AS_ZERO, training_thresholds
 from .training_outliers import kept_above
 from .visibility import FieldAt, FieldCurve, Visibility, followed, remembered, windows_outcome
 
-#: Distances in log alpha of outer grid points from those near interpolation; their number bounds the search.
+#: Distances in log alpha of the outer grid points from those near interpolation; their number bounds the search.
 _STRIDES = np.log(1.5) * np.arange(1, 50)
 #: Distances to interpolation, in log alpha, at which the grid has points; delta may have a narrow peak there.
 _CLOSE = (0.3, 0.1)
@@ -39,7 +40,7 @@ _LITTLE = 1e-3
 
 
 def training_windows(theory: TrainingTheory, tolerance: float) -> Outcome:
-    """Return the alphas at which each spike appears, disappears and appears again; inf if it does not."""
+    """Return the alphas at which each spike appears, disappears and appears again (inf if never), with errors."""
     problem = theory.problem
     if problem.penalty is not None:
         raise NotImplementedError("outliers are covered for the built-in penalties, not for one of your own")
@@ -68,7 +69,7 @@ def _solved(theory: TrainingTheory, tolerance: float, log_alpha: float) -> Field
 
 
 def _decaying(theory: TrainingTheory, visibility: Visibility, tolerance: float) -> FieldCurve:
-    """Return the curve over all alphas, from a point where no spike is visible to a point where all are."""
+    """Return the solved field over log alpha, from a point where no spike is visible to a point where all are."""
     at = remembered(partial(_solved, theory, tolerance))
     peak = float(np.log(_interpolation(theory)))
     near = [peak - gap for gap in _CLOSE] + [peak] + [peak + gap for gap in reversed(_CLOSE)]
@@ -78,7 +79,7 @@ def _decaying(theory: TrainingTheory, visibility: Visibility, tolerance: float) 
 
 
 def _enclosed_to(theory: TrainingTheory, tolerance: float) -> float:
-    """Return the relative error of alpha at a change between solved fields."""
+    """Return the relative error to which the alpha of a change is enclosed, for the solver's ``tolerance``."""
     return _CLOSED if theory.equations.in_closed_form else _SHARE * tolerance
 
 
@@ -93,7 +94,7 @@ def _interpolation(theory: TrainingTheory) -> float:
 
 
 def _vanishing(theory: TrainingTheory, visibility: Visibility, tolerance: float) -> list[FieldCurve]:
-    """Return the curve below interpolation, without sampling, and a solved curve above it if that can matter."""
+    """Return the field below interpolation as a curve without solving, and a solved curve above it if needed."""
     below = (_least_trace_curve if is_factorized(theory.problem) else _least_norm_curve)(theory, visibility)
     at_peak = below.at(below.grid[-1])
     if at_peak is not None and _too_narrow(theory.problem, at_peak):
@@ -113,7 +114,7 @@ def _vanishing(theory: TrainingTheory, visibility: Visibility, tolerance: float)
 
 
 def _too_narrow(problem: Training, at_peak: FieldAt) -> bool:
-    """Return whether W has fewer columns than the rank of the least-trace interpolator at interpolation."""
+    """Return whether W has fewer columns than the rank of the least-trace solution; ``at_peak`` is its field."""
     if not is_factorized(problem) or problem.width_ratio >= 1:
         return False
     law = problem.model.target.convolution(at_peak.delta)
@@ -121,7 +122,11 @@ def _too_narrow(problem: Training, at_peak: FieldAt) -> bool:
 
 
 def _least_trace_curve(theory: TrainingTheory, visibility: Visibility) -> FieldCurve:
-    """Return the factorised interpolator at t = -ratio: from eps = 2 delta, alpha = 0, to eps = 0 at interpolation."""
+    """Return the field of the factorised interpolator of least trace as a curve over t = -eps/delta.
+
+    It runs from a t where no spike is visible (alpha is 0 at t = -2) to t = 0 at interpolation, or without noise to
+    exact recovery.
+    """
     model = theory.model
     target, noisy_signal = model.target, model.noisy_signal
     noiseless = model.noise == 0
@@ -140,7 +145,7 @@ def _least_trace_curve(theory: TrainingTheory, visibility: Visibility) -> FieldC
 
 
 def _width(theory: TrainingTheory, ratio: float, widest: float) -> float:
-    """Return delta of the interpolator of least trace at eps = ratio delta."""
+    """Return delta of the interpolator of least trace at eps = ratio delta; the search starts at ``widest``."""
     target, noisy_signal = theory.model.target, theory.model.noisy_signal
 
     def excess(log_delta: float) -> float:
@@ -161,7 +166,10 @@ def _width(theory: TrainingTheory, ratio: float, widest: float) -> float:
 
 
 def _least_norm_curve(theory: TrainingTheory, visibility: Visibility) -> FieldCurve:
-    """Return the full interpolator at t = log alpha; with noise delta diverges at interpolation, 2 N alpha = 1."""
+    """Return the field of the full interpolator of least norm as a curve over t = log alpha.
+
+    The curve ends at interpolation, 2 N alpha = 1, where delta diverges with noise; N counts visible directions.
+    """
     model, N = theory.model, theory.model.visible_directions
     peak = float(np.log(exact_recovery_full(N)))
 

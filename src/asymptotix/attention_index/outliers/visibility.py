@@ -5,9 +5,10 @@ visible where both of
 
     -log(delta^2 F(theta)),        log(x/eps),        x = theta + delta^2 G(theta)
 
-are positive. Neither need be monotone: as the weight decay vanishes, delta has a peak where the data can just be
-interpolated, at which outliers may dissolve and come back. The field is therefore followed on a grid of alpha, from a
-point where no spike is visible to a point where all are. Every change in between is then enclosed.
+are positive, with G(z) = int mu_0(ds)/(z - s) and F = -G'. Neither need be monotone: as the weight decay
+vanishes, delta has a peak where the data can just be interpolated, at which outliers may disappear and appear again.
+The field is therefore followed on a grid of alpha, from a point where no spike is visible to a point where all are.
+Every change in between is then enclosed.
 
 Equation out-windows of docs/theory/outliers.md.
 """
@@ -37,10 +38,10 @@ _BETWEEN = "a change is known between two alphas only, the theory having no numb
 
 
 class FieldAt(NamedTuple):
-    """Width and cut of the field at one alpha, with their errors; eps is 0 if there is no cut.
+    """Noise delta and cut eps of the field at one alpha, with their errors; eps is 0 if there is no cut.
 
-    For a learner narrower than its rank, eps is the cut x_m that the number of its columns sets. ``doubt`` is the
-    reason why the numbers are unreliable, or empty.
+    If W has fewer columns than there are eigenvalues above eps, the larger cut that the columns set replaces eps.
+    ``doubt`` is the reason why the numbers are unreliable, or empty.
     """
 
     alpha: float
@@ -70,7 +71,7 @@ class FieldCurve(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The alpha at which a spike appears or disappears; ``doubt`` is the reason why it may be wrong, or empty."""
+    """An alpha at which a spike appears or disappears, and its error; ``doubt`` is why it may be wrong, or empty."""
 
     alpha: float
     error: float
@@ -97,7 +98,7 @@ class Visibility:
         self.never = never
 
     def margin(self, at: FieldAt) -> np.ndarray:
-        """Return the smaller of the two logarithms for every spike."""
+        """Return the smaller of -log(delta^2 F) and log(x/eps) for every spike, (spikes,): positive if visible."""
         return self._margin_and_error(at)[0]
 
     def _margin_and_error(self, at: FieldAt) -> tuple[np.ndarray, np.ndarray]:
@@ -120,7 +121,7 @@ class Visibility:
         return bool((self.margin(at) < 0).all())
 
     def changes(self, curves: Sequence[FieldCurve]) -> list[list[Change]]:
-        """Return for every spike where it appears, disappears, appears again, ..., along consecutive curves."""
+        """Return for every spike its changes in the order of consecutive curves: it appears, disappears, ..."""
         return [[change for curve in curves for change in self._along(curve, k)] for k in range(len(self.theta))]
 
     def _along(self, curve: FieldCurve, k: int) -> list[Change]:
@@ -174,7 +175,10 @@ def followed(
 
 
 def windows_outcome(spikes: list[list[Change]]) -> Outcome:
-    """Return the first three changes of every spike with their errors; the status mentions doubts and later changes."""
+    """Return the alphas of the first three changes of every spike, with their errors; inf stands for no change.
+
+    ``spikes`` lists the changes of each spike. The status mentions doubts and later changes.
+    """
     never = Change(np.inf, 0.0)
     table = [[*changes, never, never, never][: len(NAMES)] for changes in spikes]
     values: dict[str, np.ndarray] = {}

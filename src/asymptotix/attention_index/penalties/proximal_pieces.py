@@ -28,7 +28,7 @@ Elementwise = Callable[[np.ndarray], np.ndarray]
 _POINTS = 12
 #: Largest last Legendre coefficients of log y' on a piece. Larger: 28 nodes per piece do not resolve t(p).
 _TAIL = 1e-3
-#: Largest change of log y' on a piece.
+#: Largest change of log y' on a piece. Larger: t(p) may be too steep for the nodes of the piece.
 _CHANGE = np.log(10.0)
 #: Largest difference, relative to the change of y on a piece, between this change and the integral of y'. Larger: steep
 #: places between the points remain undetected.
@@ -36,12 +36,12 @@ _HIDDEN = 1e-4
 #: Product of the length of a piece in t and its length in y, relative to those of all pieces, below which a piece is
 #: not divided. It bounds the error that a piece makes in an average over t.
 _SMALLEST = 1e-12
-#: Number of parts that a piece is divided into.
+#: Number of intervals that a piece is divided into.
 _PARTS = 4
 #: Largest number of divisions of one piece, and largest number of pieces. With more pieces the remaining steep places
 #: are left as they are; the comparison of two quadrature rules contains their error.
 _MOST_DIVISIONS, _MOST_PIECES = 60, 1000
-#: Most rounds in which neighbouring pieces are joined.
+#: Largest number of rounds in which neighbouring pieces are joined. Smaller: more pieces, so slower averages.
 _MOST_ROUNDS = 12
 #: Error of t, relative to the largest t, that counts as rounding.
 _ROUNDED = 1e-16
@@ -71,12 +71,12 @@ class SmoothPieces(NamedTuple):
 
     @property
     def meeting(self) -> Array:
-        """Whether a piece continues at the end of the one before; the first does not."""
+        """Whether each piece starts, in t and in y, where the piece before it ends, (count,); False for the first."""
         return np.append(False, (self.t[1:, 0] == self.t[:-1, 1]) & (self.y[1:, 0] == self.y[:-1, 1]))
 
 
 def padded(function: Elementwise) -> Elementwise:
-    """Return the function, evaluated on arrays of a few sizes only: a JAX function is compiled for each size."""
+    """Return the same elementwise function, with arguments padded to 256, 1024, ... entries: JAX compiles per size."""
 
     def evaluate(t: np.ndarray) -> np.ndarray:
         flat, size = np.ravel(t), _LEAST_SIZE
@@ -89,7 +89,10 @@ def padded(function: Elementwise) -> Elementwise:
 
 
 def smooth_pieces(penalty: PenaltySlopes, stiffness: float, wanted: Array, positive: bool) -> SmoothPieces:
-    """Return pieces on which t(p) is smooth, for all p in the ``wanted`` intervals (count, 2), ascending."""
+    """Return pieces on which t(p) is smooth, for all p in the ``wanted`` intervals (count, 2), ascending.
+
+    With ``positive``, t is confined to t >= 0.
+    """
     pieces = _between_kinks(penalty, stiffness, wanted, positive)
     done: list[SmoothPieces] = []
     for _ in range(_MOST_DIVISIONS):
@@ -107,7 +110,10 @@ def smooth_pieces(penalty: PenaltySlopes, stiffness: float, wanted: Array, posit
 
 
 def proximal_map(penalty: PenaltySlopes, stiffness: float, p: Array, pieces: SmoothPieces) -> Array:
-    """Return t(p), by Newton's method or bisection within the pieces; t at kinks is not found here."""
+    """Return t(p) for values p (n,), by Newton's method or bisection within ``pieces`` of :func:`smooth_pieces`.
+
+    Where t(p) stays at a kink, the caller must set it.
+    """
     if not len(pieces.t):  # every p belongs to a kink
         return np.zeros_like(p)
     own = np.clip(np.searchsorted(pieces.y[:, 0], p, side="right") - 1, 0, None)
@@ -130,14 +136,14 @@ def proximal_map(penalty: PenaltySlopes, stiffness: float, p: Array, pieces: Smo
 
 
 def _negligible(pieces: SmoothPieces) -> Array:
-    """Whether a piece is too small to matter in an average over t, so that it was not divided."""
+    """Return whether each piece was too small to matter in an average over t, and so was not divided further."""
     finite = pieces.y[np.isfinite(pieces.y)]
     (width,), (height,) = np.diff(pieces.t).T, np.diff(pieces.y).T
     return width * height <= _SMALLEST * float(np.ptp(pieces.t)) * float(np.ptp(finite) if len(finite) else 0.0)
 
 
 def _between_kinks(penalty: PenaltySlopes, stiffness: float, wanted: Array, positive: bool) -> SmoothPieces:
-    """Return the pieces between the kinks, the outer ones long enough for all wanted p."""
+    """Return the intervals of t between neighbouring kinks; the outermost contain t(p) for all ``wanted`` p."""
     at_zero = float(penalty.slope(np.zeros(1))[0])
     slopes = [slope for kink in penalty.kinks for slope in kink[1:] if np.isfinite(slope)]
     steepest = max(map(abs, [*slopes, at_zero]))
@@ -154,21 +160,21 @@ def _between_kinks(penalty: PenaltySlopes, stiffness: float, wanted: Array, posi
 
 
 def _pulls(penalty: PenaltySlopes, stiffness: float, t: Array) -> Array:
-    """Return y(t), infinite where numbers cannot hold the slope."""
+    """Return y(t) = r'(t) + stiffness t, infinite where r'(t) overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
         slope = penalty.slope(t)
     return np.where(np.isnan(slope), np.copysign(np.inf, t), slope) + stiffness * t
 
 
 def _wanted(pieces: SmoothPieces, wanted: Array) -> Array:
-    """Whether the proximal map takes a wanted p into a piece."""
+    """Return whether each piece contains t(p) for a p in one of the ``wanted`` intervals."""
     first = np.searchsorted(wanted[:, 1], pieces.y[:, 0])  # the first interval that does not end below the piece
     starts = np.append(wanted[:, 0], np.inf)[first]
     return (starts < pieces.y[:, 1]) & (pieces.y[:, 0] < pieces.y[:, 1])
 
 
 def _small(pieces: SmoothPieces, wanted: Array, length: float) -> Array:
-    """Whether a piece is too small to matter in an average over t."""
+    """Return whether each piece is too small to matter in an average over t; ``length`` is that of all pieces in t."""
     y = np.clip(pieces.y, wanted[0, 0], wanted[-1, 1])
     (width,), (height,) = np.diff(pieces.t).T, np.diff(y).T
     least = np.spacing(abs(pieces.t).max(axis=1))
@@ -176,7 +182,7 @@ def _small(pieces: SmoothPieces, wanted: Array, length: float) -> Array:
 
 
 def _smooth(penalty: PenaltySlopes, stiffness: float, pieces: SmoothPieces) -> Array:
-    """Whether t(p) is smooth on each piece."""
+    """Return whether t(p) is smooth on each piece, by the limits _TAIL, _CHANGE and _HIDDEN."""
     points, weights, to_tail = _rule()
     middle, half = pieces.t.mean(axis=1)[:, None], 0.5 * np.diff(pieces.t)
     rise = np.diff(pieces.y)[:, 0]
@@ -189,7 +195,7 @@ def _smooth(penalty: PenaltySlopes, stiffness: float, pieces: SmoothPieces) -> A
 
 
 def _divided(penalty: PenaltySlopes, stiffness: float, pieces: SmoothPieces) -> SmoothPieces:
-    """Return the quarters of the pieces."""
+    """Return the pieces divided into four intervals of equal length in t each."""
     if not len(pieces.t):
         return pieces
     t = pieces.t[:, :1] + np.linspace(0, 1, _PARTS + 1) * np.diff(pieces.t)
@@ -200,7 +206,7 @@ def _divided(penalty: PenaltySlopes, stiffness: float, pieces: SmoothPieces) -> 
 
 
 def _joined(penalty: PenaltySlopes, stiffness: float, pieces: SmoothPieces) -> SmoothPieces:
-    """Join neighbours whose union is smooth: each further boundary costs nodes."""
+    """Return the pieces with neighbours joined if their union is smooth, because each boundary costs nodes."""
     kinks = np.array([t for t, *_ in penalty.kinks])
     idle = 0
     for count in range(_MOST_ROUNDS):
@@ -226,7 +232,7 @@ def _joined(penalty: PenaltySlopes, stiffness: float, pieces: SmoothPieces) -> S
 
 @cache
 def _rule() -> tuple[Array, Array, Array]:
-    """Return the Gauss rule on [-1, 1], and the map from values to the last Legendre coefficients."""
+    """Return points and weights of a Gauss rule on [-1, 1], and a map from values to 2 last Legendre coefficients."""
     points, weights = np.polynomial.legendre.leggauss(_POINTS)
     degrees = np.arange(_POINTS - 2, _POINTS)
     values = np.polynomial.legendre.legvander(points, _POINTS - 1)[:, degrees]

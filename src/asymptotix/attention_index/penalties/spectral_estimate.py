@@ -40,9 +40,9 @@ from .proximal_pieces import Elementwise, PenaltySlopes, SmoothPieces, padded, p
 
 #: Range of m/Q_0 over which the formula for m changes smoothly from one form to the other.
 _HALF = 0.4, 0.6
-#: Share of the width by which the eigenvalues of a bulk may exceed the width and still count as fitting in.
+#: Relative excess of the number of eigenvalues above a cut over the number of columns of W that counts as none.
 _FITS = 1e-6
-#: Number of entries of a table over pairs of eigenvalues that are in memory at a time.
+#: Number of entries of a table over pairs of eigenvalues that are in memory at a time. Larger: more memory.
 _BLOCK = 2**21
 #: Distance of two eigenvalues, relative to the length of the support, below which a difference quotient is replaced by
 #: the derivative.
@@ -62,7 +62,7 @@ class MatrixEstimate(NamedTuple):
     m, q : float
         Tr(S S_0)/d and Tr(S^2)/d.
     Sigma : float
-        Response of the estimate to its field.
+        Response of the estimate to its field, (2/mhat) E t Re g.
     penalty : float
         Tr r(S)/d, the contribution of the penalty to the loss L/d^2.
     envelope : float
@@ -90,12 +90,12 @@ class Penalty(abc.ABC):
 
     @abc.abstractmethod
     def estimate(self, target: Target, mhat: float, qhat: float, Sigmahat: float) -> MatrixEstimate:
-        """Return the order parameters at a given field."""
+        """Return the order parameters of the estimate from the field mhat S_0 + sqrt(qhat) GOE at Sigmahat."""
 
     def estimate_on_other_nodes(
         self, target: Target, mhat: float, qhat: float, Sigmahat: float
     ) -> MatrixEstimate | None:
-        """Return the order parameters from a second quadrature rule; None where one rule is known to be accurate."""
+        """Return :meth:`estimate` from a second quadrature rule; None where one rule is known to be accurate."""
         return None
 
     @abc.abstractmethod
@@ -108,7 +108,7 @@ class Penalty(abc.ABC):
 
 
 class Overlaps(NamedTuple):
-    """Averages over mu_delta for an estimate t(x): m, q, E t Re g, and ``apart`` of :class:`MatrixEstimate`."""
+    """Averages over mu_delta for an estimate t(x): m, q, response = E t Re g, ``apart`` of :class:`MatrixEstimate`."""
 
     m: float
     q: float
@@ -155,8 +155,9 @@ class NuclearNorm(Penalty):
     Parameters
     ----------
     strength : float
+        Factor of the trace in the penalty.
     width : float
-        Columns of the factor over the dimension.
+        Number of columns of the factor W divided by d.
     """
 
     def __init__(self, strength: float, width: float = np.inf) -> None:
@@ -200,8 +201,9 @@ class NuclearNorm(Penalty):
 
 
 def narrow_cut(convolution: Convolution, eps: float, width: float) -> tuple[float, float]:
-    """Return x_m, above which a factor keeps eigenvalues, and the share above eps for which it has no column.
+    """Return the cut x_m above which a factor W keeps eigenvalues, and the share in (eps, x_m] that it cannot keep.
 
+    ``width`` is the number of columns of W divided by d. If W has a column for every eigenvalue above eps, x_m is eps.
     If the number of eigenvalues above a gap equals the number of columns, x_m is the middle of the gap.
     """
     if width >= 1:
@@ -222,7 +224,7 @@ def narrow_cut(convolution: Convolution, eps: float, width: float) -> tuple[floa
 
 
 def _inside(x: Array, bulks: Array) -> Array:
-    """Return the ascending x that lie inside a bulk."""
+    """Return those of the points x that lie inside one of the ``bulks`` (count, 2)."""
     return x[np.searchsorted(bulks.ravel(), x) % 2 == 1]
 
 
@@ -250,7 +252,7 @@ class SquaredNorm(Penalty):
 
 
 class Kink(NamedTuple):
-    """A place t at which r'(t) or r''(t) jumps, with r' below and above t."""
+    """A point t at which r'(t) or r''(t) jumps, with r' just below (``before``) and just above t (``after``)."""
 
     t: float
     before: float

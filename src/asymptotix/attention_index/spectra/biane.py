@@ -14,16 +14,16 @@ from .measures import Sums
 ORDER = 28
 
 RECENT = 16.0
-"""Largest delta^2 F, at the narrowest place of a closed gap, for which the panels are cut there.
+"""Largest delta^2 F(u) inside a closed gap at which panels are cut there; F(u) = int mu_0(ds)/(u - s)^2.
 
-For equally spaced atoms the density ripples by exp(-2 delta^2 F), which is a rounding error beyond.
+For equally spaced atoms the density ripples by exp(-2 delta^2 F), which is a rounding error beyond this bound.
 """
 
 DENSITY_STEPS = 8
-"""Number of steps in which F^{-2} replaces 1/F: enough for a root over a density that is not next to an atom."""
+"""Number of Newton steps in which F^{-2} replaces 1/F: enough for a root v(u)^2 over a density far from atoms."""
 
 GRADING = 32.0
-"""Ratio of the lengths of neighbouring panels towards the end of a density."""
+"""Ratio of the lengths of neighbouring panels towards the end of a density. Larger: more panels are halved there."""
 
 
 class BianeConvolution(Convolution):
@@ -57,7 +57,7 @@ class BianeConvolution(Convolution):
 
     @cached_property
     def _islands(self) -> tuple[Array, Array]:
-        """Intervals of the support of mu_0, ascending, and their masses."""
+        """Ends (count, 2) of the intervals of the support of mu_0, ascending, and their masses (count,)."""
         islands = np.concatenate([part.islands for part in self._parts])
         masses = np.concatenate([part.island_masses for part in self._parts])
         order = np.argsort(islands[:, 0])
@@ -106,7 +106,7 @@ class BianeConvolution(Convolution):
         return np.concatenate(cuts)
 
     def _narrow(self, left: Array, right: Array) -> Array:
-        """Move the ends of the gaps between islands, in place, to where F = 1/delta^2; return which gaps are open.
+        """Move the ends (gaps,) of gaps in the support of mu_0 in place to F(u) = 1/delta^2; return which are open.
 
         Between two islands F^{-1/2} is concave, because it is a mean of order -2 of the linear functions |u - s|.
         Newton's method from outside the gap therefore never oversteps, and a gap is closed if the two sides meet.
@@ -128,7 +128,7 @@ class BianeConvolution(Convolution):
         return is_open
 
     def _height(self, u: Array) -> Array:
-        """Return v(u)^2 inside the intervals.
+        """Return v(u)^2 at points u (n,) inside the intervals where v > 0.
 
         As a function of v^2, 1/F is increasing and concave, and linear for one atom. Newton's method for 1/F = delta^2
         therefore steps below the root at once and then rises to it. Over a density F^{-2} is nearly linear in v^2 and
@@ -153,7 +153,7 @@ class BianeConvolution(Convolution):
         return height
 
     def _evaluate(self, u: Array) -> tuple[Array, Array, ComplexArray]:
-        """Return x, the density of mu_delta with respect to u, and g."""
+        """Return x(u), the density of mu_delta with respect to u, and g(x(u)), at points u (n,) where v > 0."""
         height = self._height(u)
         F, H, A, B = self._sums(u, height)
         v = np.sqrt(height)
@@ -172,7 +172,7 @@ class BianeConvolution(Convolution):
         return adaptive_rule(panels, self._evaluate, order or ORDER, size=size, delta=self.delta, span=span)
 
     def _locate(self, x: Array) -> tuple[Array, Array]:
-        """Return u(x) and v(u(x))^2."""
+        """Return u(x) and v(u(x))^2 at points x (n,)."""
         bounds = np.concatenate([[-np.inf], self._intervals.ravel(), [np.inf]])
         position = np.searchsorted(self.edges.ravel(), x)
         # |G_0(w)|^2 <= F <= 1/delta^2 holds everywhere on the curve w(u), hence |x - u| <= delta.
@@ -199,7 +199,7 @@ class BianeConvolution(Convolution):
         return (self._sums(u, height).H - 1j * np.sqrt(height) / self.delta**2).reshape(x.shape)
 
     def mass_above(self, x: ArrayLike) -> Array:
-        """Return (1/pi) Im int g dx, where int g dx = int mu_0(ds) log(w - s) + delta^2 g^2/2."""
+        """Return mu_delta((x, inf)), from int g dx = int mu_0(ds) log(w - s) + delta^2 g^2/2."""
         x = np.asarray(x, dtype=float)
         u, height = self._locate(x.ravel())
         v = np.sqrt(height)

@@ -1,7 +1,7 @@
 """Free convolution of a spectrum with a semicircle: the interface of all implementations, and their quadrature rule.
 
 mu_delta and J(delta, eps) are those of Boncoraglio et al., arXiv:2509.24914, Claim 1 and eq. (7). The paper does not
-state that J_delta is a single integral over mu_delta.
+state that dJ/d delta is a single integral over mu_delta.
 
 Equations ai-convolution, ai-moments of docs/theory/attention_index.md. Equation out-detached of
 docs/theory/outliers.md.
@@ -21,16 +21,16 @@ from ...numerics import checks, interrupts
 from .measures import Array, ComplexArray, Measure, off_support
 
 RESOLVED = 1e-9
-"""Last Legendre coefficients of an integrand, relative to the integral, at which a panel is fine enough.
+"""Size of the last Legendre coefficients of an integrand, relative to the integral, at which no panel is halved more.
 
-A Gauss rule integrates what lies beyond its own degree too: its error is about the square of the last coefficient.
+Larger: less accurate integrals. The error of a Gauss rule is about the square of the last coefficient.
 """
 
 ROUNDED = 1e-14
-"""Rounding error of a difference of points, amplified by the integrand, relative to the length of the support."""
+"""Rounding error of the distance of two nodes, relative to the length of the support. Smaller: useless halvings."""
 
 SMALLEST_PANEL = 1e-13
-"""Length of a panel, relative to the support, that is not halved any more."""
+"""Length of a panel, relative to that of the support, below which the panel is not halved."""
 
 
 class SpectralMoments(NamedTuple):
@@ -48,7 +48,10 @@ class SpectralMoments(NamedTuple):
 
 
 class PanelRule(NamedTuple):
-    """Gauss rules on panels: ends (count, 2) of the panels; nodes, weights times density, g, each (count, order)."""
+    """Gauss rules on panels: ends (count, 2) of the panels in the integration variable of :meth:`Convolution._panels`.
+
+    The nodes x, the weights times the density, and g(x + i0) are each (count, order).
+    """
 
     panels: Array
     x: Array
@@ -56,19 +59,20 @@ class PanelRule(NamedTuple):
     g: ComplexArray
 
     def flat(self) -> tuple[Array, Array, ComplexArray]:
-        """Return nodes, weights and g of all panels."""
+        """Return x, weight and g of all panels as flat arrays."""
         return self.x.ravel(), self.weight.ravel(), self.g.ravel()
 
 
 class Convolution(abc.ABC):
     """mu_delta, the free convolution of a law mu_0 with the semicircle of radius 2 delta.
 
-    It is the spectrum of S_0 + delta GOE. With g(z) = int mu_delta(dx)/(z - x), and g(x) for its value at x + i0,
+    It is the spectrum of S_0 + delta GOE for a matrix S_0 with the spectrum mu_0. With the Stieltjes transforms
+    G_0(z) = int mu_0(ds)/(z - s) and g(z) = int mu_delta(dx)/(z - x), and g(x) for g(x + i0),
 
         g(z) = G_0(z - delta^2 g(z)),    mu_delta(x) = -Im g(x)/pi,
         dJ/d delta = 2 delta DIV,        DIV = 2 int_eps (x - eps) Re g(x) mu_delta(dx),
 
-    so that no derivative is taken by differences.
+    where J(delta, eps) = int_eps (x - eps)^2 mu_delta(dx). No derivative is taken by differences.
 
     Parameters
     ----------
@@ -87,27 +91,27 @@ class Convolution(abc.ABC):
     @property
     @abc.abstractmethod
     def edges(self) -> Array:
-        """Ends of the bulks, (bulks, 2), ascending."""
+        """Ends of the bulks (intervals that carry mu_delta), (bulks, 2), ascending."""
 
     @abc.abstractmethod
     def stieltjes(self, x: ArrayLike) -> ComplexArray:
-        """Return g(x + i0): complex with Im g <= 0, real outside the bulks."""
+        """Return the Stieltjes transform g(x + i0) of mu_delta: complex with Im g <= 0, real outside the bulks."""
 
     @abc.abstractmethod
     def mass_above(self, x: ArrayLike) -> Array:
-        """Return mu_delta((x, inf))."""
+        """Return mu_delta((x, inf)), the mass above each x."""
 
     @abc.abstractmethod
     def _coordinate(self, x: float) -> float:
-        """Return the value, at x, of the integration variable."""
+        """Return the value of the integration variable of :meth:`_panels` at the eigenvalue x."""
 
     @abc.abstractmethod
     def _panels(self, low: float) -> Array:
-        """Return intervals (count, 2) of the integration variable, above its value ``low``, cut at singular points."""
+        """Return the ends (count, 2) of panels of the integration variable above ``low``, cut at singular points."""
 
     @abc.abstractmethod
     def _resolved(self, panels: Array, order: int | None) -> PanelRule:
-        """Return the nodes on the panels, which are halved where needed."""
+        """Return the Gauss rule on panels (count, 2), halved until ``order`` nodes (None: a default) resolve g."""
 
     def outlier(self, theta: ArrayLike) -> tuple[Array, Array]:
         """Return the outlier of S_0 + delta GOE due to a single eigenvalue theta of S_0, and the eigenvectors' overlap.
@@ -162,7 +166,7 @@ class Convolution(abc.ABC):
         return x, weight, g.real
 
     def nodes_cut_at(self, *cuts: float) -> tuple[Array, Array, ComplexArray]:
-        """Return a quadrature rule of the whole law for functions with kinks or jumps at the cuts.
+        """Return a quadrature rule of the whole law for functions of x with kinks or jumps at the points ``cuts``.
 
         Every cut is a boundary of panels. The law is integrated once; a panel that contains a cut is divided at it.
 
@@ -213,7 +217,7 @@ class Convolution(abc.ABC):
 
 
 def posterior_variance(delta: float, g: ComplexArray) -> Array:
-    """Return delta^2 (1 - delta^2 |g|^2), whose mean over mu_delta is the Bayes-optimal denoiser's error."""
+    """Return delta^2 (1 - delta^2 |g|^2) at g = g(x + i0); its mean over mu_delta is the Bayes-optimal error."""
     return delta**2 * np.maximum(1 - delta**2 * (g.real**2 + g.imag**2), 0.0)
 
 
@@ -226,7 +230,7 @@ def adaptive_rule(
     delta: float,
     span: float,
 ) -> PanelRule:
-    """Integrate a density with square-root ends by Gauss-Legendre rules in an angle, halving panels where needed.
+    """Return Gauss-Legendre rules in an angle for a density with square-root ends, halving panels where needed.
 
     On [a, b] the variable is t = (a + b)/2 - (b - a)/2 cos(theta), in which a square-root edge at an end is smooth.
 
@@ -240,7 +244,7 @@ def adaptive_rule(
         Nodes per panel.
     size, delta : float
         Root mean square of x, and the width of the semicircle. The rule resolves integrals of the law with
-        1 + (x/size)^2 and with sqrt(size delta) Re g, where Re g is 1/delta at atoms and 1/size in a density.
+        1 + (x/size)^2 and with sqrt(size delta) Re g, where Re g ~ 1/delta at atoms and 1/size in a density.
     span : float
         Length of the support in t.
     """
@@ -267,7 +271,7 @@ def adaptive_rule(
 
 
 def cut_panels(intervals: Array, low: float, cuts: Array) -> Array:
-    """Return the parts of ascending intervals above ``low``, cut at further points."""
+    """Return the parts (count, 2) above ``low`` of ascending ``intervals`` (k, 2), divided at the points ``cuts``."""
     starts, ends = np.maximum(intervals[:, 0], low), intervals[:, 1]
     starts, ends = starts[starts < ends], ends[starts < ends]
     interval = np.searchsorted(ends, cuts)
@@ -278,7 +282,10 @@ def cut_panels(intervals: Array, low: float, cuts: Array) -> Array:
 
 @cache
 def _angular_rule(order: int) -> tuple[Array, Array, Array]:
-    """Return cos(theta), d theta sin(theta), and the map from weighted values to the last Legendre coefficients."""
+    """Return cos(theta) and d theta sin(theta) at the nodes theta in (0, pi), (order,), and a map (order, k).
+
+    The map takes weighted values of a function at the nodes to its last k Legendre coefficients.
+    """
     nodes, weights = np.polynomial.legendre.leggauss(order)
     theta = 0.5 * np.pi * (nodes + 1)
     degrees = np.arange(order - max(2, order // 12), order)

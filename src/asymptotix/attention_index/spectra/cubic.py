@@ -1,4 +1,4 @@
-"""Marchenko-Pastur spectrum plus a semicircle: the Stieltjes transform is a root of a cubic.
+"""Free convolution of a Marchenko-Pastur law with a semicircle: its Stieltjes transform is a root of a cubic.
 
 Integrals take a tenth of the time of :class:`.biane.BianeConvolution` for the same law, or less.
 """
@@ -16,16 +16,16 @@ from .marchenko_pastur_density import MarchenkoPasturDensity
 from .measures import zeros
 
 ORDER = 120
-"""Nodes per panel. This number resolves most laws without halving a panel; fewer nodes save hardly any time."""
+"""Number of quadrature nodes per panel. It resolves most laws without halving; fewer nodes save hardly any time."""
 
 SETTLED = 1e-9
 """Relative Newton step after which the root is accurate to rounding, so that no further step is made."""
 
 
 class CubicConvolution(Convolution):
-    """mu_delta for the target :class:`MarchenkoPastur`.
+    """mu_delta, the free convolution of the law of :class:`MarchenkoPastur` with a semicircle of radius 2 delta.
 
-    With s = sqrt(kappa0), g(x) is the inverse function of
+    With s = sqrt(kappa0), the Stieltjes transform g(x) of mu_delta is the inverse function of
 
         x(g) = 1/g + kappa0/(s - g) + delta^2 g,
 
@@ -65,11 +65,11 @@ class CubicConvolution(Convolution):
 
     @property
     def _cusp_g(self) -> float:
-        """Value of g at the place where a gap between the bulks is about to open or has just closed."""
+        """Value of g at the point x where a gap between the two bulks is about to open or has just closed."""
         return self._root * (1 + self.delta ** (-2 / 3))
 
     def _criticality(self, g: float) -> float:
-        """Return g^2 (s - g)^2 dx/dg, which is negative where g is a value outside the bulks."""
+        """Return g^2 (s - g)^2 dx/dg, which is negative where g = g(x) at an x outside the bulks."""
         away = (self._root - g) ** 2
         return (self.delta * g) ** 2 * away + self.kappa0 * g**2 - away
 
@@ -94,7 +94,10 @@ class CubicConvolution(Convolution):
         return g.reshape(x.shape)
 
     def _inside(self, x: Array) -> ComplexArray:
-        """Return the complex root: division by the real root R leaves g^2 + b g + c with c = s/(delta^2 R) = |g|^2."""
+        """Return g(x) at points x (n,) inside a bulk: the complex root of the cubic with Im g <= 0.
+
+        Division by the real root R leaves g^2 + b g + c with c = s/(delta^2 R) = |g|^2 and s = sqrt(kappa0).
+        """
         variance, s = self.delta**2, self._root
         linear = 1 - self.kappa0 + x * s
         real = self._real_root(x, linear)
@@ -106,7 +109,10 @@ class CubicConvolution(Convolution):
         return -0.5 * b - 1j * np.sqrt(np.maximum(square - 0.25 * b**2, 0))
 
     def _real_root(self, x: Array, linear: Array) -> Array:
-        """Return the real root by Cardano's formula, whose digits cancel for small delta, and Newton's method."""
+        """Return the cubic's real root at points x (n,) inside a bulk; ``linear`` is its coefficient 1 - kappa0 + x s.
+
+        Newton's method improves Cardano's formula, whose digits cancel for small delta.
+        """
         variance, s = self.delta**2, self._root
         quadratic = -(variance * s + x)
         shift = quadratic / (3 * variance)
@@ -125,7 +131,7 @@ class CubicConvolution(Convolution):
         return root
 
     def _outside(self, x: Array, gap: Array) -> Array:
-        """Return the real root on the branch where x decreases with g; ``gap`` counts the bulks to the left of x."""
+        """Return the real g(x) at points x (n,) outside the bulks; ``gap`` (n,) counts the bulks to the left of x."""
         ends = np.concatenate([[0.0], self._edge_g.ravel(), [0.0]]).reshape(-1, 2)
         high, low = ends[gap, 0], ends[gap, 1]
 
@@ -135,7 +141,7 @@ class CubicConvolution(Convolution):
         return increasing_root(shortfall, low, high)
 
     def mass_above(self, x: ArrayLike) -> Array:
-        """Return (1/pi) Im int g dx, by parts: int g dx = g x - log g + kappa0 log(s - g) - delta^2 g^2/2."""
+        """Return mu_delta((x, inf)), by parts from int g dx = g x - log g + kappa0 log(s - g) - delta^2 g^2/2."""
         x = np.asarray(x, dtype=float)
         g = self.stieltjes(x)
         p, q = g.real, np.abs(g.imag)

@@ -1,7 +1,8 @@
 """Spectrum of the learned matrix.
 
 Boncoraglio et al., arXiv:2509.24914, eq. (13), corrected: the density of singular values there lacks the factor
-Sigmahat/mhat = 1/scale, in front and in the argument. It is one only at vanishing weight decay below interpolation.
+Sigmahat/mhat = 1/scale, in front and in the argument. This factor is one only at vanishing weight decay below
+interpolation.
 
 Equation ai-spectrum of docs/theory/attention_index.md.
 """
@@ -27,14 +28,14 @@ KINDS = ("factorized", "full")
 ZEROS_BELOW = 0.1
 """Singular values of W/(m d)^{1/4} below this, and eigenvalues below its square, count as zeros."""
 ATOM = "atom at zero"
-"""Identifier of the label of an atom on its axes."""
+"""Matplotlib gid of the text that labels an atom; a second such text on the same axes is placed below the first."""
 
 
 @dataclass(frozen=True)
 class LearnedSpectrum:
     """Law of the eigenvalues of the learned S = W W^T / sqrt(m d), or of a learned symmetric S.
 
-    With x ~ mu_delta, the eigenvalues are
+    With x drawn from mu_delta, the law of S_0 + delta GOE with the target S_0, the eigenvalues are
 
         s = scale (x - eps)_+   for kind "factorized",      s = scale x   for kind "full".
 
@@ -44,16 +45,16 @@ class LearnedSpectrum:
     Parameters
     ----------
     convolution : Convolution
-        mu_delta at delta = sqrt(qhat)/mhat.
+        mu_delta at delta = sqrt(qhat)/mhat; mhat, qhat and Sigmahat are state evolution's order parameters.
     scale : float
-        mhat/Sigmahat, or mhat/(Sigmahat + 4 tau) for "full".
+        mhat/Sigmahat, or mhat/(Sigmahat + 4 lambda) for "full", with lambda the weight decay.
     eps : float
-        Threshold 2 sqrt(kappa) lambda/mhat; 0 for "full".
+        Threshold 2 sqrt(kappa) lambda/mhat, with kappa = m/d the width ratio; 0 for "full".
     kind : "factorized" or "full"
     outliers : tuple of float
         Eigenvalues of S outside its bulk, which belong to spikes of the target.
     outlier_weight : float
-        Weight of one outlier in the convolution: 1/d if that is the law of a finite matrix.
+        Mass of one outlier in the convolution: 1/d if mu_delta is the law of a finite matrix, else 0.
     """
 
     convolution: Convolution
@@ -152,8 +153,8 @@ class LearnedSpectrum:
         Parameters
         ----------
         histogram : array, optional
-            Values of an experiment, of the kind that is drawn. Zeros (singular values below 0.1) are left out of the
-            bars, which are normalised by all values, and their fraction is in the legend.
+            Singular values or eigenvalues of an experiment, whichever are drawn. Zeros (singular values below 0.1)
+            are left out of the bars, which are normalised by all values, and their fraction is in the legend.
         ax : matplotlib axes, optional
             A new figure if None. On axes that already have lines, the next colours are used.
         singular_values : bool
@@ -163,7 +164,7 @@ class LearnedSpectrum:
         label : str, optional
             Name of the density in the legend; "theory" by default.
         measured : array (runs, outliers), optional
-            Outliers of an experiment, of the kind that is drawn: their means are drawn with standard errors.
+            Singular values or eigenvalues of an experiment's outliers; means are drawn with standard errors.
         **line
             Further properties of a matplotlib line.
         """
@@ -194,7 +195,10 @@ class LearnedSpectrum:
             raise ValueError(f"kind must be 'factorized' for {name}: a full S is not W W^T; use its eigenvalues")
 
     def _intervals(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the bulks of non-zero eigenvalues, (bulks, 2), and the intervals of a finite matrix's outliers."""
+        """Return intervals of non-zero eigenvalues of S: the bulks, (bulks, 2), and those of outliers alone, (k, 2).
+
+        Only in the law of a finite matrix do outliers have intervals.
+        """
         edges = self.convolution.edges
         if self.kind == "factorized":
             edges = np.maximum(edges[edges[:, 1] > self.eps], self.eps)
@@ -215,7 +219,7 @@ class LearnedSpectrum:
         return (self.eigenvalue_cdf(s) - passed.sum(axis=-1)) / (1 - masses.sum())
 
     def _without_outliers(self, values: np.ndarray) -> np.ndarray:
-        """Return the ascending values of an experiment without those closest to the outliers."""
+        """Return the ascending singular values (eigenvalues for "full") without the one closest to each outlier."""
         for outlier in sorted(self.outliers, reverse=True):
             place = np.sqrt(outlier) if self.kind == "factorized" else outlier
             values = np.delete(values, np.argmin(np.abs(values - place)))
@@ -252,7 +256,7 @@ class LearnedSpectrum:
         mass.set_gid(ATOM)
 
     def _draw_outliers(self, ax: Axes, color: ColorType, of_w: bool, height: float) -> None:
-        """Draw a stem with a dot for each outlier. Its height means nothing: a single eigenvalue has no density."""
+        """Draw a stem of this ``height``, which means nothing, at each outlier: at its singular value if ``of_w``."""
         places = np.sqrt(self.outliers) if of_w else np.array(self.outliers)
         if len(places):
             ax.vlines(places, 0, height, color=color, linewidth=1.2)
@@ -275,5 +279,5 @@ def _draw_measured(ax: Axes, measured: np.ndarray, height: float) -> None:
 
 
 def _height(curves: Sequence[Line2D]) -> float:
-    """Return the height of densities without their peaks at edges, which may be infinite."""
+    """Return the largest 98 % quantile of the curves' ordinates: peaks at edges, which may be infinite, are ignored."""
     return max((float(np.quantile(np.asarray(curve.get_ydata()), 0.98)) for curve in curves), default=1.0)

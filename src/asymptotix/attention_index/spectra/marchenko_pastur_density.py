@@ -14,7 +14,7 @@ class MarchenkoPasturDensity(Continuous):
 
         G_0(w) = 2 s min(kappa0, 1) / (w s - |1 - kappa0| + s R).
 
-    This is G of the whole law minus the term (1 - kappa0)/w of its zeros, in a form without that difference.
+    For kappa0 < 1 the whole law has the transform G_0 + (1 - kappa0)/w, with the term of its zeros.
 
     Parameters
     ----------
@@ -48,12 +48,16 @@ class MarchenkoPasturDensity(Continuous):
         return value, slope
 
     def away_from(self, z: Array) -> tuple[Array, Array]:
-        """Return the integrals by the closed form, whose root is real, and positive only right of the support."""
+        """Return the integrals of 1/(z - x) and 1/(z - x)^2 over the density at real z (n,) off its support."""
         value, slope = self.transform(z.astype(complex))
         return value.real, -slope.real
 
     def argument(self, u: Array, v: Array) -> Array:
-        """Return Im [g w - log g + kappa0 log(s - g)], the integral of the whole law's g, without the zeros."""
+        """Return the integral of arg(w - x) over the density at w = u + iv.
+
+        The whole law has Im [g w - log g + kappa0 log(s - g)], with its Stieltjes transform g and s = sqrt(kappa0); the
+        part of the zeros is subtracted.
+        """
         w, zeros = u + 1j * v, max(0.0, 1.0 - self.kappa0)
         g = self.transform(w)[0] + (zeros / w if zeros else 0.0)
         below = np.abs(g.imag)

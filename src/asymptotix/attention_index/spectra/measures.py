@@ -1,4 +1,4 @@
-"""Parts of a target spectrum, with the integrals over them that the free convolution with a semicircle needs."""
+"""Measures that add up to a target's law mu_0, with the integrals for its free convolution with a semicircle."""
 
 from __future__ import annotations
 
@@ -15,31 +15,35 @@ Array = NDArray[Any]
 ComplexArray = NDArray[np.complex128]
 
 DEGREE = 24
-"""Number of Legendre coefficients on a piece of a density, and of nodes of the Gauss rule that is used far from it."""
+"""Number of Legendre coefficients of a density on each piece, and of nodes of its Gauss rule. Fewer: less accurate."""
 
 FAR = 2.2 + 1 / 2.2
-"""Sum of the distances to both ends of a piece, in units of half its length, beyond which the Gauss rule replaces it.
+"""Sum of a point's distances to both ends of a piece, in half lengths of the piece, beyond which a Gauss rule is used.
 
-That is a Bernstein ellipse of parameter 2.2, where the rule has an error of 2.2^{-48} = 4e-17.
+The bound is a Bernstein ellipse of parameter 2.2, where the rule has an error of 2.2^{-48} = 4e-17. Smaller: a larger
+error.
 """
 
 SAME = 1e-12
 """Distance, relative to the value of an atom, within which a point counts as the atom itself."""
 
 AXIS = 1e-7
-"""Distance from the real axis, relative to the distance from the support, used instead of zero where G_0 is real."""
+"""Smallest Im w at which G_0(w) is evaluated off the support, relative to the distance of w from the support.
+
+G_0 is real on the axis there; -Im G_0/Im w at small Im w gives F of :class:`Sums`. Larger: a larger error of F.
+"""
 
 
 @cache
 def _kernels() -> ModuleType:
-    """Return the compiled integrals, imported when first used: numba is slow to import."""
+    """Return the module of compiled integrals, imported at the first call, because numba is slow to import."""
     from . import spectrum_kernels
 
     return spectrum_kernels
 
 
 class Sums(NamedTuple):
-    """Integrals over mu_0 at w = u + iv, where |w - s|^2 = (u - s)^2 + v^2 and G_0(w) = int mu_0(ds)/(w - s)."""
+    """Integrals over mu_0 at points w = u + iv, with G_0(w) = int mu_0(ds)/(w - s); each array has the shape of u."""
 
     F: Array
     """int mu_0(ds) / |w - s|^2 = -Im G_0 / v."""
@@ -52,40 +56,46 @@ class Sums(NamedTuple):
 
 
 def off_support(parts: Sequence[Measure], z: ArrayLike) -> tuple[Array, Array]:
-    """Return G(z) and F(z) of :meth:`Convolution.outlier` for a law that is the sum of its parts."""
+    """Return G = int mu_0(ds)/(z - s) and F = int mu_0(ds)/(z - s)^2 at real z off the support; mu_0 sums the parts.
+
+    An atom at z itself is left out.
+    """
     z = np.asarray(z, dtype=float)
     G, F = np.sum([part.away_from(z.ravel()) for part in parts], axis=0)
     return G.reshape(z.shape), F.reshape(z.shape)
 
 
 class Measure(abc.ABC):
-    """A part of mu_0."""
+    """A positive measure on the real line; the law mu_0 of a target's eigenvalues is a sum of such measures."""
 
     @property
     @abc.abstractmethod
     def islands(self) -> Array:
-        """Intervals of the support, (count, 2), ascending; both ends are equal for an atom."""
+        """Ends of the intervals of the support, (count, 2), ascending; both ends are equal for an atom."""
 
     @property
     @abc.abstractmethod
     def island_masses(self) -> Array:
-        """Mass of every island."""
+        """Mass on each interval of the support, (count,)."""
 
     @property
     @abc.abstractmethod
     def second_moment(self) -> float:
-        """Integral of s^2."""
+        """Integral of s^2 over the measure."""
 
     @abc.abstractmethod
     def sums(self, u: Array, height: Array) -> Sums:
-        """Return the integrals at u + i sqrt(height). Where height = 0 and u is off the support, A may be wrong."""
+        """Return the integrals over this measure at w = u + i sqrt(height); u and height >= 0 are real arrays (n,).
+
+        Where height = 0 and u is off the support, A may be wrong.
+        """
 
     @abc.abstractmethod
     def argument(self, u: Array, v: Array) -> Array:
-        """Return the integral of arg(w - s) over the measure."""
+        """Return the integral of arg(w - s) over the measure at w = u + iv; u and v >= 0 are real arrays (n,)."""
 
     def away_from(self, z: Array) -> tuple[Array, Array]:
-        """Return the integrals of 1/(z - s) and 1/(z - s)^2 off the support, without an atom at z itself."""
+        """Return the integrals of 1/(z - s) and 1/(z - s)^2 at real z (n,) off the support, without an atom at z."""
         sums = self.sums(z, np.zeros_like(z))
         return sums.H, sums.F
 
@@ -130,12 +140,12 @@ class Atomic(Measure):
 
 
 def zeros(mass: float) -> list[Measure]:
-    """Return the atom at zero, if it has a mass."""
+    """Return a list with an atom of this mass at zero, or an empty list if the mass is zero."""
     return [Atomic(np.zeros(1), np.array([mass]))] if mass > 0 else []
 
 
 class Thinned(Measure):
-    """A share of another measure: a bulk from which finitely many spikes have been taken."""
+    """Another measure times ``share`` in (0, 1]: the bulk of a finite matrix, where spikes have the other mass."""
 
     def __init__(self, measure: Measure, share: float) -> None:
         self.measure, self.share = measure, share
@@ -164,17 +174,17 @@ class Thinned(Measure):
 
 
 def _blocks(points: int, atoms: int) -> Iterator[slice]:
-    """Return slices of the points whose tables (points, atoms) fit into the cache."""
+    """Return slices of range(points), so short that a table (points of the slice, atoms) fits into the cache."""
     block = max(1, 2**16 // atoms)
     return (slice(start, start + block) for start in range(0, points, block))
 
 
 class Continuous(Measure):
-    """A density, given by G_0 and its derivative off the real axis."""
+    """A measure with a density rho, given by G_0(w) = int rho(s) ds/(w - s) and G_0'(w) off the real axis."""
 
     @abc.abstractmethod
     def transform(self, w: ComplexArray) -> tuple[ComplexArray, ComplexArray]:
-        """Return G_0(w) and G_0'(w) for Im w > 0."""
+        """Return G_0(w) and G_0'(w) at points w (n,) with Im w > 0."""
 
     def sums(self, u: Array, height: Array) -> Sums:
         low, high = self.islands[:, 0], self.islands[:, 1]
@@ -190,17 +200,17 @@ class Continuous(Measure):
 
 
 class PiecewiseDensity(Continuous):
-    """A density on adjacent intervals, a polynomial with 24 coefficients on each; it may jump to zero at both ends.
+    """A density on adjacent intervals (pieces), stored as a polynomial with 24 coefficients on each piece.
 
-    The Legendre polynomials of a piece have int P_k(y)/(zeta - y) dy = 2 Q_k(zeta), with the Legendre function of the
-    second kind: exact down to the real axis. Far from a piece the recurrence of Q_k loses digits, and a Gauss rule is
-    used instead.
+    The density may jump to zero at both ends of its support. On a piece, with y in [-1, 1], the Legendre polynomials
+    have int P_k(y)/(zeta - y) dy = 2 Q_k(zeta), with Q_k the Legendre function of the second kind: exact down to the
+    real axis. Far from a piece the recurrence of Q_k loses digits, and a Gauss rule is used instead.
 
     Parameters
     ----------
     density : callable
-        Analytic on every piece, with its nearest singularity well outside.
-    breaks : array
+        Density at points s, elementwise; analytic on every piece, with its nearest singularity well outside.
+    breaks : array (pieces + 1,)
         Ends of the pieces, ascending.
     """
 
@@ -244,12 +254,15 @@ class PiecewiseDensity(Continuous):
         return total
 
     def _pieces(self, w: ComplexArray) -> tuple[ComplexArray, NDArray[np.bool_]]:
-        """Return the coordinate of every point along every piece, and whether the point is near the piece."""
+        """Return zeta (n, pieces), the points w (n,) in units where a piece is [-1, 1], and whether w is near it."""
         zeta = (w[:, None] - self._mid) / self._half
         return zeta, np.abs(zeta - 1) + np.abs(zeta + 1) < FAR
 
     def _log_integral(self, zeta: ComplexArray, piece: NDArray[np.intp]) -> ComplexArray:
-        """Return the sum over k of 2 c_k int Q_k, from (2k + 1) int Q_k = Q_{k+1} - Q_{k-1}; its constant is real."""
+        """Return sum_k 2 c_k int Q_k d zeta at points zeta (n,), up to a real constant; ``piece`` (n,) selects the c_k.
+
+        The integrals follow from (2k + 1) int Q_k = Q_{k+1} - Q_{k-1}.
+        """
         coefficients = 2 * self._coefficients[piece].T
         above, below = np.log(zeta + 1), np.log(zeta - 1)
         before, q = 0.5 * (above - below), 0.5 * zeta * (above - below) - 1

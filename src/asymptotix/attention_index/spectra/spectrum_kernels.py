@@ -10,7 +10,10 @@ Array = np.ndarray
 
 @njit(cache=True, fastmath=True, error_model="numpy")
 def atom_sums(u: Array, height: Array, values: Array, weights: Array) -> Array:  # pragma: no cover (compiled)
-    """Return the rows F, H, A, B of :class:`measures.Sums` for atoms, at every point u + i sqrt(height)."""
+    """Return the rows F, H, A, B of :class:`measures.Sums`, (4, n), at n points u + i sqrt(height).
+
+    The measure consists of atoms at ``values`` with masses ``weights``.
+    """
     sums = np.empty((4, len(u)))
     for i in range(len(u)):
         f = h = a = b = 0.0
@@ -30,7 +33,11 @@ def atom_sums(u: Array, height: Array, values: Array, weights: Array) -> Array: 
 def piecewise_transform(
     w: Array, mid: Array, half: Array, nodes: Array, masses: Array, coefficients: Array, far: float
 ) -> Array:  # pragma: no cover (compiled)
-    """Return the rows G_0(w) and G_0'(w) of :class:`measures.PiecewiseDensity`."""
+    """Return the rows G_0(w) and G_0'(w), (2, n), of a :class:`measures.PiecewiseDensity` at n complex points w.
+
+    ``mid`` and ``half`` (pieces,) are middles and half lengths of the pieces, ``nodes`` and ``masses`` (pieces, 24) the
+    density's Gauss rule, ``coefficients`` (pieces, 24) its Legendre coefficients; ``far`` is :data:`measures.FAR`.
+    """
     sums = np.zeros((2, len(w)), dtype=np.complex128)
     for i in range(len(w)):
         for j in range(len(mid)):

@@ -28,7 +28,7 @@ class _Discrete(Target):
 
     @cached_property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
-        """Distinct eigenvalues, ascending, and their weights."""
+        """Distinct eigenvalues, ascending, and their weights, which sum to one."""
         values, weights = self._values_and_weights()
         values = np.where(values <= NEGLIGIBLE * values.max(), 0.0, values)
         distinct, index = np.unique(values, return_inverse=True)
@@ -76,7 +76,7 @@ class _Discrete(Target):
 
 @dataclass(frozen=True)
 class Atoms(_Discrete):
-    """A target with few distinct eigenvalues.
+    """A target with a small number of distinct eigenvalues.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class Atoms(_Discrete):
 class Empirical(_Discrete):
     """The spectrum of a given matrix, each eigenvalue an atom of weight 1/d.
 
-    Eigenvalues below 1e-12 of the largest, negative ones too, count as zero.
+    Eigenvalues of absolute value below 1e-12 of the largest count as zero.
 
     Parameters
     ----------

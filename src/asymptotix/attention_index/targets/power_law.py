@@ -20,16 +20,16 @@ class PowerLaw(Target):
 
         mu_0 = (1 - kappa0) delta_0 + kappa0 C x^{-exponent} dx    on [l, cutoff l],
 
-    where ``mean_square`` fixes l. In terms of ranks, the eigenvalue at quantile 1 - u falls off as
-    u^{-1/(exponent - 1)}. Every finite matrix has a cutoff. It makes every exponent admissible; without it, the mean
-    square would be infinite for exponents up to 3.
+    where ``mean_square`` fixes l, and C normalises the density. In terms of ranks, the eigenvalue at quantile 1 - u
+    falls off as u^{-1/(exponent - 1)}. Every finite matrix has a cutoff. The cutoff makes every exponent admissible;
+    without it, the mean square would be infinite for exponents up to 3.
 
     A learned spectrum inherits the tail. Beyond the semicircle, s >> 2 scale delta, the local exponent
     -d log density / d log s of the learned eigenvalues s = scale (x - eps) is
 
         s/(s + scale eps) (exponent + 2 (exponent + 1) delta^2/x^2 + ...).
 
-    For exponent 3, delta = 0.5 and eps = 0.2 it is 3.08, 2.96, 2.98 at a tenth, three tenths and six tenths of the
+    For exponent 3, delta = 0.5 and eps = 0.2 the local exponent is 3.08, 2.96, 2.98 at 0.1, 0.3 and 0.6 times the
     largest eigenvalue; below about 2 delta the power law is lost in the noise. The singular values of W have the
     exponent 2 exponent - 1.
 
@@ -98,7 +98,7 @@ class PowerLaw(Target):
         return self.cutoff * self.lower_edge
 
     def density(self, x: ArrayLike) -> np.ndarray:
-        """Density of the continuous part, of mass kappa0."""
+        """Return the density of the positive eigenvalues at x, of mass kappa0."""
         y = np.asarray(x, dtype=float) / self.lower_edge
         inside = (y >= 1) & (y <= self.cutoff)
         scale = self.kappa0 / (self.lower_edge * self._integral(1 - self.exponent))
@@ -113,7 +113,7 @@ class PowerLaw(Target):
         return self.lower_edge * self.cutoff ** (np.arange(pieces + 1) / pieces)
 
     def _integral(self, power: float) -> float:
-        """int_1^cutoff y^(power - 1) dy."""
+        """Return int_1^cutoff y^(power - 1) dy."""
         log = np.log(self.cutoff)
         return float(log if power == 0 else np.expm1(power * log) / power)
 

@@ -98,7 +98,7 @@ class RankedPowerLaw(_Discrete):
 
     @property
     def no_power_law(self) -> str:
-        """The reason why errors are no power of the number of samples; empty if they are."""
+        """Text on why errors are no power of the number of samples; empty if they are one (gamma > 1/2)."""
         if self.gamma > 0.5:
             return ""
         return (
@@ -108,7 +108,7 @@ class RankedPowerLaw(_Discrete):
 
     @property
     def spikes(self) -> np.ndarray:
-        """The largest eigenvalues, descending; their directions are learned first, one after the other."""
+        """The 16 largest eigenvalues (or all, if fewer), descending; their directions are learned first, one by one."""
         return self.ranks(min(MOST_SPIKES, self.rank or self.dim))
 
     @property
@@ -124,7 +124,7 @@ class RankedPowerLaw(_Discrete):
         return self.amplitude * np.sqrt(self.dim) * np.arange(1.0, count + 1) ** -self.gamma
 
     def eigenvalues(self, dim: int) -> np.ndarray:
-        """Return the exact spectrum, ascending; ``dim`` must be the target's dimension."""
+        """Return all ``dim`` exact eigenvalues, ascending, zeros included; ``dim`` must be the target's dimension."""
         if checks.integer("dim", dim, 1) != self.dim:
             raise ValueError(
                 f"dim must be that of the target, {self.dim}, whose eigenvalues are of order sqrt(dim); got {dim}"
@@ -148,7 +148,7 @@ class RankedPowerLaw(_Discrete):
 
     @cached_property
     def _bins(self) -> tuple[np.ndarray, np.ndarray]:
-        """Number of ranks in every bin, and the sum of k^{-2 gamma} over these ranks."""
+        """Number of ranks in every bin, and the sum of k^{-2 gamma} over these ranks k; each (bins,)."""
         ends = _bin_ends(self.positive_ranks)
         low, high = ends[:-1].astype(float), ends[1:].astype(float)
         counts, power = high - low, 2 * self.gamma
@@ -160,7 +160,7 @@ class RankedPowerLaw(_Discrete):
 
 
 def _bin_ends(last: int) -> np.ndarray:
-    """Return the first rank of every bin, and the rank after the last bin."""
+    """Return the first rank of every bin of the ranks 1 to ``last``, and finally the rank last + 1."""
     if last <= MOST_EXACT:
         return np.arange(1, last + 2)
     ends = list(range(1, LEADING + 2))

@@ -1,4 +1,4 @@
-"""A target with a few single eigenvalues outside its bulk."""
+"""A target with finitely many single eigenvalues outside its bulk."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Target(Specification, abc.ABC):
 
     @property
     def atom_weights(self) -> np.ndarray:
-        """Weights of all atoms."""
+        """Weights of all atoms of the law, in no fixed order; empty if there are none."""
         return np.array([self.zero_mass] if self.zero_mass > 0 else [])
 
     @property
@@ -81,7 +81,7 @@ class Target(Specification, abc.ABC):
 
     @abc.abstractmethod
     def _positive_quantiles(self, levels: np.ndarray) -> np.ndarray:
-        """Return quantiles of the law conditioned on x > 0."""
+        """Return the quantiles, at ``levels`` (n,) between 0 and 1, of the law conditioned on x > 0."""
 
     def eigenvalues(self, dim: int) -> np.ndarray:
         """Return a deterministic spectrum of a matrix of size ``dim``, ascending.
@@ -99,7 +99,7 @@ class Target(Specification, abc.ABC):
         return values * np.sqrt(self.mean_square * dim / np.sum(values**2))
 
     def quantiles(self, dim: int) -> np.ndarray:
-        """Return the ascending numbers (dim,) that :meth:`eigenvalues` multiplies to make their mean square Q_0."""
+        """Return the ascending spectrum (dim,) of :meth:`eigenvalues` before it is rescaled to the mean square Q_0."""
         zeros = round(self.zero_mass * dim)
         rank = dim - zeros
         positive = self._positive_quantiles((np.arange(rank) + 0.5) / rank) if rank else np.zeros(0)

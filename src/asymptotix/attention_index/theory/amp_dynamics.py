@@ -18,7 +18,7 @@ FIRST_RESPONSE = 20.0
 
 
 def message_passing_trace(evolution: TrainingEvolution, alpha: float, iterations: int) -> Mapping[str, np.ndarray]:
-    """Return m, q, V = Sigma and Lambda = Sigmahat after 1, 2, ... iterations."""
+    """Return arrays (iterations,) by name: m, q, V = Sigma and Lambda = Sigmahat after 1, 2, ... iterations."""
     m, q, Sigma = 0.0, 0.0, FIRST_RESPONSE
     rows = []
     for _ in range(iterations):

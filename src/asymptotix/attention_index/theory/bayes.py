@@ -5,9 +5,9 @@ eigenvectors and moves the eigenvalues. With delta = 1/sqrt(qhat), mu_delta is t
 
     Q_0 - q = 1/qhat - (4 pi^2 / (3 qhat^2)) int mu_delta^3,        qhat = 2 alpha E|f|^2.
 
-Here f = (E[z_0 | y, z] - z)/(Q_0' - q) is the score of an output y given a field z ~ N(0, q) in every visible
-direction, with z_0 | z ~ N(z, Q_0' - q). Where the field is strong, Q_0 - q is a difference of large terms; it is
-computed as int delta^2 (1 - delta^2 |g|^2) mu_delta, which is equal.
+Here Q_0 - q is the error of the posterior mean of S, and f = (E[z_0 | y, z] - z)/(Q_0' - q) is the score of an output
+y given a field z ~ N(0, q) in every visible direction, with z_0 | z ~ N(z, Q_0' - q). Where the field is strong,
+Q_0 - q is a difference of large terms; it is computed as int delta^2 (1 - delta^2 |g|^2) mu_delta, which is equal.
 
 The equations are those of "Bayes optimal learning of attention-indexed models" (Boncoraglio, Troiani, Erba, Zdeborova,
 2025), with which Boncoraglio et al., arXiv:2509.24914, Figure 3, compare training.
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 _FIELDS = (1e-6, 1e9)
 #: Step of log qhat in the search, and most steps by which the range is extended.
 _STRIDE, _MOST_STRIDES = 0.35, 400
-#: Absolute balance, a logarithm, below which an interval of the search may hide a pair of fixed points, and number of
-#: parts into which the interval is then divided.
+#: Absolute value of ``AttentionIndexTheory._balance`` below which an interval of the search may hide a pair of fixed
+#: points, and number of parts into which the interval is then divided.
 _NEAR, _PARTS = 0.3, 3
 _EQUATION = "the equation of the Bayes-optimal field"
 #: Relative accuracy of the two scalar equations.
@@ -83,11 +83,11 @@ class AttentionIndexTheory:
     # -- the two sides -----------------------------------------------------------------------------------------
 
     def _error(self, qhat: float) -> float:
-        """Return Q_0 - q, the error of the denoiser at field qhat."""
+        """Return Q_0 - q, the error of the posterior mean of S at the field qhat."""
         return self.model.target.convolution(1 / np.sqrt(qhat)).noise_left()
 
     def score_square(self, error: float) -> float:
-        """Return E|f|^2 at Q_0 - q = error; 2 alpha times this is the field."""
+        """Return E|f|^2 of the score f of an output, at Q_0 - q = ``error``; 2 alpha times this is the field qhat."""
         spread = error + 0.5 * self.model.noise
         if self.model.activation == "hardmax":
             return hardmax_score_square(self.model.signal - error, spread)
@@ -101,13 +101,13 @@ class AttentionIndexTheory:
         return float(np.log(2 * self.score_square(error)))
 
     def _balance(self, log_qhat: float, alpha: float) -> float:
-        """Return log(field that the data exert) minus the log of the given field: positive where the field grows."""
+        """Return the log of the field that the data exert at the field exp(log_qhat), minus log_qhat."""
         return np.log(alpha) + self._log_score(log_qhat) - log_qhat
 
     def field(self, alpha: float, start: str) -> float | None:
-        """Return the fixed point qhat reached from small (uninformed) or large fields; None where recovery is exact.
+        """Return the fixed point qhat reached from small ("uninformed") or large fields; None if recovery is exact.
 
-        The balance is positive at small fields and, with noise, negative at large ones.
+        The :meth:`_balance` is positive at small fields and, with noise, negative at large ones.
         """
         size = self.model.signal or self.model.noisy_signal
         low, high = (float(np.log(bound / size)) for bound in _FIELDS)
@@ -167,9 +167,9 @@ class AttentionIndexTheory:
         return Outcome(values, words=self.model.remark_on_spikes())
 
     def _test_error(self, error: float) -> tuple[float, float]:
-        """Return the posterior mean's error and its numerical error.
+        """Return the test error of the posterior mean of an output, and its numerical error.
 
-        The error is E|y|^2 - E<y, y'> for two outputs whose pre-activations have covariance q.
+        At Q_0 - q = ``error`` it is E|y|^2 - E<y, y'> for two outputs whose pre-activations have covariance q.
         """
         q, total = self.model.signal - error, self.model.noisy_signal
         if self.model.activation == "hardmax":
@@ -195,7 +195,7 @@ class AttentionIndexTheory:
         )
 
     def trace(self, *, iterations: int, damping: float, alpha: float) -> Mapping[str, np.ndarray]:
-        """Return q and Lambda = qhat after 1, 2, ... iterations of matrix message passing from the prior mean."""
+        """Return q and Lambda = qhat (iterations,) of undamped matrix message passing from the prior mean."""
         error = self.model.signal - self.model.target.mean**2
         rows = []
         for _ in range(iterations):
@@ -206,7 +206,7 @@ class AttentionIndexTheory:
 
 
 def first_crossing(function: Callable[[float], float], grid: np.ndarray) -> float | None:
-    """Return the first root of a function along a grid, ascending or descending; None where it keeps its sign.
+    """Return the first root of a function along a grid, ascending or descending; None if it keeps its sign there.
 
     Between two grid points of equal sign the function may have a pair of roots, two fixed points, of which the first
     counts. An interval is therefore divided where the function is below _NEAR. Where the function turns back before it
@@ -235,7 +235,7 @@ def _divided(function: Callable[[float], float], grid: np.ndarray) -> Iterator[f
 
 
 def _turning_point(function: Callable[[float], float], first: float, last: float, sign: float) -> float | None:
-    """Return the point in an interval where ``sign`` times the function is lowest; None if it is positive there."""
+    """Return the point in an interval where ``sign`` * function is lowest; None if that is positive there."""
     low, high = sorted((first, last))
     options = {"xatol": 1e-5}
     found: Any = minimize_scalar(lambda x: sign * function(x), bounds=(low, high), method="bounded", options=options)

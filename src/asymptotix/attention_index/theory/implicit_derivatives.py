@@ -1,6 +1,7 @@
 """Derivatives of observables through the fixed point, by the implicit function theorem.
 
-With the map x -> G(x, theta), the fixed point x(theta) and an observable O(x, theta),
+With a parameter theta, the map x -> G(x, theta) of state evolution, its fixed point x(theta) and an observable
+O(x, theta),
 
     dO/dtheta = O_theta + O_x (1 - G_x)^{-1} G_theta.
 
@@ -37,7 +38,7 @@ _ROUNDING = 1e-13
 #: Estimated ratio of the relative error of the derivative to the residual of the fixed point.
 _AMPLIFIED = 10.0
 
-#: Function of the parameter that returns theory and alpha.
+#: Function that returns the theory and alpha at a given value of the parameter theta.
 Shifted = Callable[[float], tuple[TrainingTheory, float]]
 
 
@@ -96,7 +97,7 @@ def _judged(outcome: Outcome, observable: str, derivative: float, error: float) 
 def _through_the_fixed_point(
     branch: Branch, observable: str, theta: float, shifted: Shifted, say: Say
 ) -> tuple[float, float]:
-    """Return the derivative on all sets of nodes of a branch, and its error."""
+    """Return the mean derivative over the sets of nodes of a branch, and its numerical error."""
     rows = []
     for position, (solution, evolution) in enumerate(zip(branch.solutions, branch.evolutions, strict=True), start=1):
         say(f"derivative on nodes {position} of {len(branch.solutions)}")
@@ -119,7 +120,10 @@ class _Row(NamedTuple):
 
 
 class _Differences:
-    """Differences of the map and of an observable around one fixed point, on the nodes of this fixed point."""
+    """Differences of the map and of an observable around the fixed point ``solution``, on its own nodes.
+
+    ``theta`` and ``shifted`` are those of :func:`value_and_derivative`.
+    """
 
     def __init__(
         self,
@@ -136,7 +140,10 @@ class _Differences:
         self.noise = _ROUNDING if found is None else max(_ROUNDING, found[1])
 
     def derivative(self, step: float, *, jumps: bool = False) -> _Row:
-        """Return dO/dtheta from differences over a step; with ``jumps`` samples may change to other minima."""
+        """Return dO/dtheta of the observable O from central differences.
+
+        ``step`` is absolute in the variables and relative in theta. With ``jumps`` samples may change to other minima.
+        """
         by_x = [self._central(step * unit, 0.0, jumps) / (2 * step) for unit in np.eye(len(self.x))]
         G = np.stack(by_x, axis=1)
         by_theta = self._central(np.zeros_like(self.x), step * abs(self.theta), jumps) / (2 * step * abs(self.theta))
@@ -162,7 +169,7 @@ class _Differences:
 def _at_nothing(
     theory: TrainingTheory, alpha: float, observable: str, theta: float, shifted: Shifted, tolerance: float
 ) -> tuple[float, float]:
-    """Return the derivative and its error where S = 0 near theta: observables then depend on the data alone."""
+    """Return the derivative and its error where S = 0 near theta, by central differences of the observable."""
     count = theory.equations.node_counts(tolerance)[-1]
     step = _STEP * abs(theta)
 

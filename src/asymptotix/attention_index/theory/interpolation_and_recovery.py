@@ -29,7 +29,7 @@ _DIVERGED = 1e8
 def bracketed_root(
     function: Callable[[float], float], low: float, high: float, what: str, *, xtol: float = 1e-13
 ) -> float:
-    """Return the root between two points; FloatingPointError if there is none or rounding hides it."""
+    """Return the root in [low, high] of the equation named ``what``; FloatingPointError if none is found."""
     try:
         return float(brentq(function, low, high, xtol=xtol))  # type: ignore[arg-type]
     except (ValueError, RuntimeError) as error:
@@ -40,10 +40,12 @@ def bracketed_root(
 def interpolation(target: Target, noise: float, directions: int) -> float:
     """Return the largest alpha at which a positive semi-definite S fits noisy outputs exactly.
 
-    It is DIV(delta, 0)/(2N) at the root delta of J(delta, 0) - (delta/2) J_delta = Q_0 + noise/2, eq. (16). Without
-    noise S_0 itself fits the outputs at every alpha. The function then returns the limit noise -> 0, which depends on
-    kappa0 alone: above this alpha S_0 is the only positive semi-definite matrix that fits. For a target of zeros the
-    noise is the only scale, so the threshold equals this limit at any noise.
+    It is DIV(delta, 0)/(2N), N = ``directions``, at the root delta of J(delta, 0) - (delta/2) J_delta = Q_0 + noise/2,
+    eq. (16). J(delta, 0) = int_0 x^2 mu_delta(dx) and DIV = J_delta/(2 delta), where J_delta = dJ/d delta and mu_delta
+    is the target's law convolved with a semicircle of variance delta^2. Without noise S_0 itself fits the outputs at
+    every alpha. The function then returns the limit noise -> 0, which depends on kappa0 alone: above this alpha S_0 is
+    the only positive semi-definite matrix that fits. For a target of zeros the noise is the only scale, so the
+    threshold equals this limit at any noise.
     """
     if noise == 0 or target.mean_square == 0:
         return (1 - 0.5 * target.zero_mass**2) / (2 * directions)
@@ -52,7 +54,7 @@ def interpolation(target: Target, noise: float, directions: int) -> float:
 
 
 def interpolation_width(target: Target, noisy_signal: float) -> float:
-    """Return the root delta of the equation in :func:`interpolation`, whose left side increases with delta.
+    """Return the root delta of the equation in :func:`interpolation`, whose right side is ``noisy_signal`` = Q_0'.
 
     For a target of zeros delta diverges. The function then returns _DIVERGED times sqrt(Q_0'), because the end of a
     search would depend on rounding.
@@ -78,9 +80,9 @@ def interpolation_width(target: Target, noisy_signal: float) -> float:
 def exact_recovery(target: Target, directions: int) -> float:
     """Return the alpha above which, without noise, the interpolator of least trace is S_0.
 
-    It is [1 - (1-kappa0)^2 (M_2(c) - c M_1(c))]/(2N), where M_k(c) is the k-th moment of the semicircle law up to c,
-    and c is the root of M_1(c) - c M_0(c) + c/(1-kappa0) = 0, eqs. (17), (18). It is 1/(2N) for a target of full rank.
-    As the rank falls, it tends slowly to 6 kappa0/(2N).
+    It is [1 - (1-kappa0)^2 (M_2(c) - c M_1(c))]/(2N), N = ``directions``, where M_k(c) is the k-th moment of the
+    semicircle law up to c, and c is the root of M_1(c) - c M_0(c) + c/(1-kappa0) = 0, eqs. (17), (18). It is 1/(2N) for
+    a target of full rank. As the rank falls, it tends slowly to 6 kappa0/(2N).
     """
     zero, c = target.zero_mass, _recovery_cut(target)
     return (1 - zero**2 * (_semicircle_moment(2, c) - c * _semicircle_moment(1, c))) / (2 * directions)
@@ -106,7 +108,7 @@ def _recovery_cut(target: Target) -> float:
 
 
 def exact_recovery_full(directions: int) -> float:
-    """Return the alpha above which noiseless outputs determine a symmetric matrix: 1/(2N)."""
+    """Return the alpha above which noiseless outputs determine a symmetric matrix: 1/(2N), N = ``directions``."""
     return 1 / (2 * directions)
 
 
@@ -114,7 +116,7 @@ def exact_recovery_bayes(target: Target, directions: int) -> float:
     """Return the alpha above which noiseless outputs determine a matrix whose spectrum is known.
 
     The matrices with eigenvalues of multiplicities w_i d form a manifold of dimension (1 - sum w_i^2) d^2/2. Where zero
-    is the only repeated eigenvalue, the threshold is kappa0 (2 - kappa0)/(2N).
+    is the only repeated eigenvalue, the threshold is kappa0 (2 - kappa0)/(2N), N = ``directions``.
     """
     return (1 - float(np.sum(np.square(target.atom_weights)))) / (2 * directions)
 

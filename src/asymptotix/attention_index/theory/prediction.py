@@ -1,4 +1,4 @@
-"""Prediction error at given order parameters, and for the best multiple of the target, with numerical errors.
+"""Test error of a learner with given order parameters, and of the best multiple of the target, as predictors.
 
 Boncoraglio et al., arXiv:2509.24914, eq. (12). With noise inside the softmax the best multiple of the target is not the
 target itself: training on ever more data tends to rho S_0 with rho below one.
@@ -29,7 +29,7 @@ _STUDENT = 1.95
 _MULTIPLES = 0.02, 2.0
 #: Accuracy of the best multiple. Its error enters the least test error squared.
 _MULTIPLE_ERROR = 1e-7
-#: Largest expected difference of the best multiple between sets of nodes.
+#: Largest expected difference of the best multiple between sets of nodes; beyond it the search takes longer.
 _NEARBY = 0.03
 
 
@@ -47,17 +47,21 @@ class PopulationOptimum(NamedTuple):
 
 
 def prediction_error(model: AttentionIndex, m: float, q: float, *, beta: float) -> tuple[float, float]:
-    """Return E|sigma(target_beta z_0) - sigma(beta z)|^2 for cov(z_0, z) = m and var z = q, and its numerical error."""
+    """Return the test error E|sigma(target_beta h_0) - sigma(beta h)|^2, and its numerical error.
+
+    The normalised entries of the pre-activations h_0 of the noisy target and h of the learner are Gaussian with
+    variances Q_0' and q and covariance m.
+    """
     if model.activation == "linear":
         return 2 * model.visible_directions * (model.noisy_signal - 2 * m + q), 0.0
     return _mean_and_error(model, [rule.test(model.noisy_signal, m, q) for rule in _rules(model, beta)])
 
 
 def excess_error(model: AttentionIndex, m: float, q: float, apart: float) -> tuple[float, float]:
-    """Return the excess of the prediction error over the best multiple of the target, and its numerical error.
+    """Return the prediction error at m, q minus that of the best multiple of the target, and its numerical error.
 
-    For a linear channel the excess is 2L |S - S_0|^2/d. Otherwise both errors are averages on the same nodes, so that
-    most of their quadrature errors cancel; ``apart`` is q - m^2/Q_0.
+    For a linear channel the difference is 2L |S - S_0|^2/d. Otherwise both errors are averages on the same nodes, so
+    that most of their quadrature errors cancel. ``apart`` is q - m^2/Q_0.
     """
     Q0 = model.signal
     if model.activation == "linear":
@@ -74,8 +78,9 @@ def population_optimum(model: AttentionIndex) -> PopulationOptimum:
     """Return the multiple rho S_0 of the target that predicts best: training by the squared loss tends to it.
 
     The number rho minimises E|sigma(target_beta (h + noise)) - sigma(beta rho h)|^2, where h is the target's
-    pre-activation. As data abound, ``estimation_error`` tends to (1 - rho)^2 Q_0 and ``test_error`` to this minimum;
-    both are trivial without noise. The ``excess_error`` of a result is its ``test_error`` minus the minimum.
+    pre-activation. As data abound, ``estimation_error`` tends to (1 - rho)^2 Q_0 and ``test_error`` to this minimum.
+    Without noise rho is beta_0/beta and the minimum is zero. The ``excess_error`` of a result is its ``test_error``
+    minus the minimum.
 
     Parameters
     ----------
@@ -85,7 +90,7 @@ def population_optimum(model: AttentionIndex) -> PopulationOptimum:
     Returns
     -------
     PopulationOptimum
-        (rho, test_error, rho_err, test_error_err).
+        (rho, test_error, rho_err, test_error_err); the last two are numerical errors.
 
     Examples
     --------
@@ -134,7 +139,7 @@ def best_multiple(loss: LossAverage, model: AttentionIndex, near: float | None =
 
 
 def _rules(model: AttentionIndex, beta: float) -> list[SquaredSoftmax]:
-    """Return the squared loss on several sets of nodes."""
+    """Return the squared loss on two Gauss-Hermite rules (two tokens), or on all scramblings of Sobol nodes."""
     if model.tokens == 2:
         return [SquaredSoftmax(2, beta, model.teacher_beta, order=order) for order in _ORDERS]
     return [
@@ -143,7 +148,7 @@ def _rules(model: AttentionIndex, beta: float) -> list[SquaredSoftmax]:
 
 
 def error_of_scramblings(values: Sequence[float] | np.ndarray) -> float:
-    """Return the error of the mean of numbers from all scramblings.
+    """Return the numerical error of the mean of four values, one per scrambling of the nodes.
 
     Four numbers determine their own scatter to 40 % only. The standard error is therefore enlarged so that three errors
     cover 99 of 100 cases.
@@ -152,9 +157,9 @@ def error_of_scramblings(values: Sequence[float] | np.ndarray) -> float:
 
 
 def _mean_and_error(model: AttentionIndex, values: list[float]) -> tuple[float, float]:
-    """Return an average and its numerical error, from its values on all sets of nodes.
+    """Return an average and its numerical error, from its values on the sets of nodes of :func:`_rules`.
 
-    Gauss-Hermite rules of two orders differ by more than the error of the first; scramblings have a mean and a spread.
+    Of two Gauss-Hermite rules the first gives the value and the difference its error; scramblings give their mean.
     """
     if model.tokens == 2:
         return float(values[0]), float(abs(values[1] - values[0]))

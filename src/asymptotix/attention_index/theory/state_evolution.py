@@ -1,12 +1,13 @@
-"""State evolution of regularised training: the order parameters at which loss side and matrix side agree.
+"""State evolution of regularised training: equations for the order parameters m, q and Sigma.
 
-With f = (p - z)/Sigma the residual of the proximal map (the loss side) and t the spectral estimate (the matrix side),
+The loss side averages f = (p - z)/Sigma over the pre-activations z_0 of the target and z of the learner, where p is the
+proximal point of z. The matrix side is the estimate of S from the conjugate fields mhat, qhat and Sigmahat:
 
     qhat = 2 alpha E|f|^2,   Sigmahat = -2 alpha E tr df/dz,   mhat = 2 alpha E tr df/dz_0,
     m, q, Sigma = matrix side (mhat, qhat, Sigmahat).
 
-The map is iterated in (log q, logit of m/sqrt(q Q_0), log Sigma) by Anderson's method. The logit is computed from
-q - m^2/Q_0 itself, so that no digits cancel. On fixed nodes the map is smooth, and the variational potential
+This map is iterated in the variables x = (log q, logit of m/sqrt(q Q_0), log Sigma) by Anderson's method. The logit is
+computed from q - m^2/Q_0 itself, so that no digits cancel. On fixed nodes the map is smooth, and the potential
 
     Phi = (qhat Sigma + 2 mhat m - Sigmahat q)/4 + alpha E min_h{...} + envelope
 
@@ -38,17 +39,19 @@ from .training_states import Fields, Iterate, OrderParameters, TrainingSolution
 
 #: Share of the data on which the proximal map may jump before the numbers count as unproven.
 JUMPS = 1e-3
-#: Allowed range of delta = sqrt(qhat)/mhat, the noise in the field, in units of the target's eigenvalues.
+#: Allowed range of delta = sqrt(qhat)/mhat, the noise in the field, in units of the target's eigenvalues. Beyond it the
+#: iteration counts as diverged.
 _WIDTHS = 1e-10, 1e5
-#: Most steps of the dynamics, without and with several starts of the proximal map; most quasi-Newton steps; most checks
-#: of an end; most steps from a fixed point on other nodes; most cautious steps, and steps between changes of damping.
+#: Largest numbers of steps of the iteration, without and with several starts of the proximal map; of quasi-Newton
+#: steps; of checks of an end; of steps from a fixed point on other nodes; of cautious steps. Last: number of cautious
+#: steps between changes of their damping.
 _STEPS, _CHECKED_STEPS, _POLISH, _CHECKS, _BESIDE, _CAUTIOUS, _WINDOW = 120, 40, 12, 5, 3, 500, 20
 #: Steps of the differences that approximate derivatives: of a smooth map, and of one with jumps to be averaged over.
 _SHORT, _LONG = 1e-3, 3e-2
-#: Residual that is accepted where samples jump, because the map on finitely many samples is then discontinuous: in
-#: units of a sample's weight, the first number plus the second times the root of the number of samples that jump.
+#: Residual that is accepted where samples jump, because the map on finitely many samples is then discontinuous: the
+#: first number plus the second times the root of the number of samples that jump, in units of a sample's weight.
 _GRAINS, _GRAINY = 4, 0.5
-#: Share of the first residual to which the distance from the fixed point on other nodes is computed.
+#: Residual, relative to the first one, at which an iteration from the fixed point on other nodes ends.
 _LEFT = 0.05
 #: Distance in every variable at which a known fixed point counts as reached.
 _CLOSE = 0.03
@@ -61,7 +64,7 @@ _ALIGNED = 1e-30
 
 
 class TrainingEvolution:
-    """State evolution of one loss with one penalty on one target. It has no state: every call gives its own start.
+    """State evolution of one loss with one penalty on one target. Calls do not influence later calls.
 
     Parameters
     ----------
@@ -71,7 +74,7 @@ class TrainingEvolution:
     noisy_signal : float
         Q_0', the signal of the loss side; the matrix side uses Q_0 of the target.
     least_error : callable
-        The test error of the best multiple of the target on the nodes of this loss.
+        Function without arguments; returns the test error of the best multiple of the target on the loss's nodes.
     nodes : LossNodes or None
         Identity of the nodes of the loss, so that another problem can use the same nodes.
     unit : float
@@ -94,7 +97,7 @@ class TrainingEvolution:
     # -- the map -----------------------------------------------------------------------------------------------
 
     def fields(self, alpha: float, parameters: OrderParameters, averages: LossAverages | Pull) -> Fields:
-        """Return the conjugate order parameters from the averages of the loss side."""
+        """Return mhat, qhat and Sigmahat from averages of the loss at the order parameters ``parameters``."""
         mhat = 2 * alpha * (averages.f_target - parameters.m * averages.f_noise) / self.noisy_signal
         return Fields(mhat, 2 * alpha * averages.f_square, -2 * alpha * averages.f_noise)
 
@@ -105,10 +108,10 @@ class TrainingEvolution:
         near: np.ndarray | None = None,
         multi_start: bool | np.ndarray = False,
     ) -> Iterate:
-        """Return both sides at the variables x, with the averages that an iteration needs.
+        """Evaluate the map at the variables x (see :meth:`variables`), with the averages that an iteration needs.
 
-        The proximal map is computed by one descent per sample, and by several at the samples that ``multi_start``
-        chooses.
+        The proximal map is computed by one descent per sample, from the points ``near`` (n, N) if given. At the samples
+        of ``multi_start`` (True for all, or a mask (n,)) it is computed by several descents.
         """
         parameters = self.parameters(x)
         spread = self.spread(parameters)
@@ -124,7 +127,7 @@ class TrainingEvolution:
         near: np.ndarray | None = None,
         multi_start: bool | np.ndarray = False,
     ) -> TrainingSolution:
-        """Return both sides at the variables x, with all averages; see :meth:`step`."""
+        """Evaluate the map at the variables x with all averages of the loss; arguments as in :meth:`step`."""
         parameters = self.parameters(x)
         averages, pull = self.loss.evaluate(
             self.noisy_signal, *parameters, multi_start=multi_start, near=near, spread=self.spread(parameters)
@@ -148,11 +151,11 @@ class TrainingEvolution:
         return fields, estimate, residual
 
     def image(self, state: Iterate) -> np.ndarray:
-        """Return the variables after one iteration."""
+        """Return the variables (3,) after one iteration from ``state``."""
         return self.variables(state.next_parameters)
 
     def parameters(self, x: np.ndarray) -> OrderParameters:
-        """Return the order parameters at the variables x; FloatingPointError where the iteration has diverged."""
+        """Return the order parameters at the variables x (3,); FloatingPointError where x has diverged."""
         if not abs(x).max() < _LARGEST_LOG:
             raise FloatingPointError(f"the iteration runs away: log q = {x[0]:.3g}, log Sigma = {x[2]:.3g}")
         q, (cosine, rest), Sigma = float(np.exp(x[0])), from_logit(x[1]), float(np.exp(x[2]))
@@ -160,7 +163,7 @@ class TrainingEvolution:
         return OrderParameters(m, q, Sigma, float(q * rest * (1 + cosine)) if m > 0 else q)
 
     def variables(self, parameters: OrderParameters) -> np.ndarray:
-        """Return log q, the logit of the cosine m/sqrt(q Q_0), and log Sigma."""
+        """Return the variables x (3,): log q, the logit of the cosine m/sqrt(q Q_0), and log Sigma."""
         m, q, Sigma = parameters
         if self.target.mean_square == 0:
             return np.array([np.log(q), 0.0, np.log(Sigma)])
@@ -183,9 +186,9 @@ class TrainingEvolution:
         return float(np.sqrt(self.apart(parameters) + seen))
 
     def jacobian(self, alpha: float, state: Iterate, several: bool | np.ndarray = False) -> np.ndarray:
-        """Return G' by differences of the map, accurate enough for quasi-Newton steps.
+        """Return the derivative (3, 3) of the map at ``state`` by differences, for quasi-Newton steps.
 
-        At the samples ``several`` the proximal map may jump; the differences are then longer.
+        At the samples ``several`` (a mask (n,)) the proximal map may jump; the differences are then longer.
         """
         x, here = self.variables(state.parameters), self.image(state)
         step = _SHORT if several is False else _LONG
@@ -195,7 +198,10 @@ class TrainingEvolution:
     # -- fixed points of the map -------------------------------------------------------------------------------
 
     def solve(self, alpha: float, start: OrderParameters | None = None, *, tolerance: float = 1e-8) -> TrainingSolution:
-        """Return the fixed point reached from ``start`` (uninformed), checked by several starts of the proximal map."""
+        """Return the fixed point reached from ``start`` (None: uninformed), to a residual ``tolerance`` of the map.
+
+        It is checked by several descents of the proximal map per sample.
+        """
         first = OrderParameters.uninformed(self.target.mean_square or self.noisy_signal) if start is None else start
         # If ``start`` is close to the end, the lowest minima remain the lowest; otherwise they are starts like others.
         points = self.at(alpha, self.variables(first), multi_start=True).points
@@ -213,8 +219,9 @@ class TrainingEvolution:
     ) -> TrainingSolution:
         """Return the fixed point close to ``start``, found by quasi-Newton steps and checked as in :meth:`solve`.
 
-        ``newton`` knows the derivative of the map on other nodes. ``jumps`` states that samples jump on other nodes.
-        The iteration stops early if the proximal map jumps on a share of the data above ``most_jumps``.
+        ``newton`` has the derivative of the map on other nodes. ``jumps`` states that the proximal map jumped there, so
+        that the first step uses several descents per sample. The iteration stops early if the proximal map jumps on a
+        share of the data above ``most_jumps``.
         """
         x = self.variables(start)
         found = self.step(alpha, x, multi_start=True) if jumps else self._refined(alpha, x, newton, tolerance)
@@ -223,9 +230,10 @@ class TrainingEvolution:
     def beside(
         self, alpha: float, near: OrderParameters, newton: QuasiNewton, *, tolerance: float, look: bool
     ) -> TrainingSolution:
-        """Return the fixed point next to the one on other nodes; only its distance from that one matters.
+        """Return the fixed point next to ``near``, the one on other nodes; only their distance needs to be accurate.
 
-        With ``look`` the proximal map is computed from several starts; otherwise from one, and jumps are not counted.
+        With ``look`` the proximal map is computed from several starts; otherwise from one, and the weight of jumps is
+        nan. ``newton`` has the derivative of the map on other nodes.
         """
         x = self.variables(near)
         first = self.step(alpha, x, multi_start=True) if look else None
@@ -256,10 +264,11 @@ class TrainingEvolution:
         several: bool | np.ndarray = False,
         known: Sequence[Iterate] = (),
     ) -> Iterate:
-        """Follow the dynamics from ``start``; descents of the proximal map start at its previous points.
+        """Iterate the map from ``start`` until the residual is below ``tolerance``, and return the last evaluation.
 
-        At the samples ``several`` descents are made from all starts. The dynamics also end where they come within
-        _CLOSE, in every variable, of a ``known`` fixed point.
+        Descents of the proximal map start at the points of the previous step, first at ``near`` (n, N). At the samples
+        ``several`` (a mask (n,)) descents are made from all starts. The iteration also ends, without status CONVERGED,
+        within _CLOSE of a ``known`` fixed point in every variable.
         """
         points, last = near, None
         ends = [self.variables(other.parameters) for other in known]
@@ -291,10 +300,10 @@ class TrainingEvolution:
         several: bool | np.ndarray = False,
         begun: Iterate | None = None,
     ) -> Iterate:
-        """Take quasi-Newton steps to one before the end while they halve the residual; then follow the dynamics.
+        """Return the evaluation one quasi-Newton step before the fixed point close to the variables x.
 
-        With jumps of ``several`` samples the residual goes up and down, and may double. ``begun`` is the first step, if
-        it is known.
+        If a step does not halve the residual, :meth:`follow` starts from x instead. With jumps of the samples
+        ``several`` the residual may double. ``begun`` is the evaluation at x, if it is known.
         """
         before, best, first, points = np.inf, np.inf, x, near
         newton.begin()
@@ -318,7 +327,10 @@ class TrainingEvolution:
         tolerance: float,
         most_jumps: float = np.inf,
     ) -> TrainingSolution:
-        """Check an end by several starts of the proximal map; where these find lower minima, continue from them."""
+        """Return the end ``found`` of an iteration once several descents per sample find no lower proximal minima.
+
+        Lower minima are put in, and the iteration continues: by ``newton``, or by :meth:`follow` if that is None.
+        """
         told = newton is None
         for left in reversed(range(_CHECKS)):
             x = self._end(found, newton)
@@ -346,22 +358,22 @@ class TrainingEvolution:
         return replace(checked, status=Status.NOT_CONVERGED, words=words)
 
     def _grain(self, jumps: float) -> float:
-        """Return the residual that is accepted where a share ``jumps`` of the samples jumps, one by one."""
+        """Return the residual that is accepted where a share ``jumps`` of the samples jumps; 0 where none does."""
         share = self.loss.grain
         return share * (_GRAINS + _GRAINY * np.sqrt(jumps / share)) if jumps > 0 and share > 0 else 0.0
 
     def _end(self, found: Iterate, newton: QuasiNewton | None) -> np.ndarray:
-        """Return the variables at the end of an iteration, after one further quasi-Newton step if it converged."""
+        """Return the variables (3,) at the end ``found``, after one more quasi-Newton step if that converged."""
         x = self.variables(found.parameters)
         return x if newton is None or not found.converged else newton.step(x, self.image(found))
 
     def complete(self, alpha: float, found: Iterate) -> TrainingSolution:
-        """Return the end of an iteration with all averages."""
+        """Return the end ``found`` of an iteration, with its status and with all averages of the loss."""
         end = self.at(alpha, self.variables(found.parameters), near=found.points)
         return replace(end, status=found.status, words=found.words)
 
     def cautiously(self, alpha: float, start: OrderParameters, *, tolerance: float) -> Iterate:
-        """Follow the dynamics in short steps, shorter still where a step would reach S = 0; one descent per sample."""
+        """Iterate the map from ``start`` in damped steps, halved where a step would reach S = 0; return the end."""
         x, state = self._first_state(alpha, self.variables(start))
         damping, best, before = 0.3, np.inf, np.inf
         for evaluation in range(1, _CAUTIOUS):
@@ -383,7 +395,7 @@ class TrainingEvolution:
         return replace(state, status=Status.NOT_CONVERGED, words=words)
 
     def _first_state(self, alpha: float, x: np.ndarray) -> tuple[np.ndarray, Iterate]:
-        """Go from x towards S = 0 until the data exert a field that the penalty does not cancel; return x and state."""
+        """Reduce q and Sigma of x until the penalty leaves some S; return the variables and the map there."""
         for _ in range(60):
             try:
                 return x, self.step(alpha, x)
@@ -402,7 +414,7 @@ class TrainingEvolution:
         return averages, fields, self.penalty.estimate(self.target, *fields)
 
     def on_other_nodes(self, state: Iterate) -> tuple[MatrixEstimate, float] | None:
-        """Return the matrix side of a state from a second quadrature rule, and the largest change of a variable by it.
+        """Return the estimate of S in ``state`` by a second quadrature rule, and the largest change of a variable.
 
         Return None where the first rule is known to be accurate, as for the built-in penalties.
         """
@@ -426,7 +438,7 @@ Ended = TypeVar("Ended", bound=Iterate)
 
 
 def _ended(state: Ended, found: FixedPoint) -> Ended:
-    """Return the state at the end of an iteration, with the status of the iteration."""
+    """Return ``state``, the end of the iteration ``found``, with the status of that iteration."""
     if found.converged:
         return state
     return replace(state, status=Status.NOT_CONVERGED, words=found.status)

@@ -1,6 +1,6 @@
 """Equations of a training problem: its loss, the nodes on which the loss is averaged, and its penalty on the spectrum.
 
-Boncoraglio et al., arXiv:2509.24914, eqs. (22) and (20), have these penalties, the latter without a factor d. Losses
+The penalties are those of Boncoraglio et al., arXiv:2509.24914, eqs. (22) and (20), which lacks a factor d. Losses
 other than the squared one belong to the generic setting of Appendix B.1.
 """
 
@@ -26,7 +26,8 @@ _ORDERS = (28, 22)
 #: first of each pair is for two tokens with the squared loss, the second for all other problems.
 _SCOUTS = LossNodes(order=6), LossNodes(count=2**8)
 _FOLLOWERS = LossNodes(order=10), LossNodes(count=2**9)
-#: Sobol nodes per scrambling, tried in turn at tolerances above the last number; below it only the last count is used.
+#: Numbers of Sobol nodes per scrambling, tried in turn at a tolerance above ``_LOOSE``, else only the last. With fewer
+#: nodes the numerical errors are larger.
 _COUNTS, _LOOSE = (2**12, 2**13, 2**14), 5e-4
 
 
@@ -52,12 +53,12 @@ class Training(Protocol):
     def penalty(self) -> Callable[..., Any] | None: ...
 
     def function(self, field: str) -> Any:
-        """Return what is computed with for a field that may hold a user's function."""
+        """Return the value of a field for computations: the snapshot of a user's function, or the value itself."""
         ...
 
 
 def is_factorized(problem: Training) -> bool:
-    """Whether S = W W^T / sqrt(m d) is learned, or a symmetric S."""
+    """Return whether S = W W^T / sqrt(m d) is learned; otherwise it is any symmetric S."""
     return problem.parameterization == "factorized"
 
 
@@ -67,20 +68,20 @@ def power_of_two(size: float) -> float:
 
 
 def relative_decay(problem: Training) -> float:
-    """Return :func:`decay_of_matrix` in natural units: the penalty on an S of the target's size, over the loss."""
+    """Return :func:`decay_of_matrix` in natural units: the penalty on an S of the target's size, per typical loss."""
     size = problem.model.noisy_signal
     loss = size if problem.model.activation == "linear" else 1.0
     return decay_of_matrix(problem) * (float(np.sqrt(size)) if is_factorized(problem) else size) / loss
 
 
 def decay_of_matrix(problem: Training) -> float:
-    """Return the strength of the penalty on S: weight_decay |W|_F^2 = sqrt(width_ratio) weight_decay d Tr S."""
+    """Return the strength of the penalty: sqrt(width_ratio) weight_decay for d Tr S, weight_decay for d |S|_F^2."""
     scale = np.sqrt(problem.width_ratio) if is_factorized(problem) else 1.0
     return float(scale * problem.weight_decay)
 
 
 class TrainingEquations:
-    """The equations of one problem on any nodes. Losses on nodes are kept between calls."""
+    """The equations of one problem on any quadrature nodes. Losses on nodes are kept between calls."""
 
     def __init__(self, problem: Training) -> None:
         self.problem, self.model = problem, problem.model
@@ -90,7 +91,7 @@ class TrainingEquations:
 
     @cached_property
     def unit(self) -> float:
-        """Unit of loss and penalty in the equations, a power of two. Results are in the user's unit."""
+        """Unit of loss and penalty in the equations, in user's units: a power of two; 1 for built-in losses."""
         if not callable(self.problem.loss):
             return 1.0
         from ..loss.own_functions import unit_of_loss
@@ -99,7 +100,7 @@ class TrainingEquations:
 
     @property
     def penalty(self) -> Penalty:
-        """The penalty on the spectrum, with its strength."""
+        """The penalty on the spectrum, with its strength in the unit :attr:`unit`."""
         if self.problem.penalty is not None:
             strength = self.problem.weight_decay / self.unit
             return _user_penalty(self.problem.function("penalty"), strength, is_factorized(self.problem))
@@ -113,7 +114,7 @@ class TrainingEquations:
 
     @property
     def in_two_equations(self) -> bool:
-        """Whether the problem reduces to two equations, for delta and eps."""
+        """Whether the problem reduces to the two equations of :mod:`.two_equations`, for delta and eps."""
         return self.in_closed_form and is_factorized(self.problem) and self.problem.penalty is None
 
     @property
@@ -132,11 +133,11 @@ class TrainingEquations:
 
     @property
     def on_two_token_nodes(self) -> bool:
-        """Whether Gauss-Hermite nodes are available and needed, as for a softmax."""
+        """Whether Gauss-Hermite nodes are used: for two tokens, a softmax and the squared loss."""
         return self.smooth and self.model.activation == "softmax"
 
     def evolution(self, nodes: LossNodes | None = None) -> TrainingEvolution:
-        """Return state evolution on the given nodes; without nodes where the loss is known in closed form."""
+        """Return state evolution on the given nodes; give None where the loss is known in closed form."""
         if nodes not in self._losses:
             self._losses[nodes] = self._loss(nodes)
         loss, model = self._losses[nodes], self.model
@@ -144,7 +145,7 @@ class TrainingEquations:
         return TrainingEvolution(loss, self.penalty, model.target, model.noisy_signal, least, nodes, self.unit)
 
     def share_nodes_with(self, other: TrainingEquations) -> None:
-        """Let another problem with the same loss use these nodes and the values kept on them."""
+        """Let ``other`` use the losses that are kept here on their nodes, if its problem has the same loss."""
         mine, theirs = self._loss_key, other._loss_key
         if mine == theirs:
             other._losses = self._losses
@@ -220,7 +221,10 @@ class TrainingEquations:
         return LossNodes(count=self.node_counts(tolerance)[0], seed=NODE_SCRAMBLINGS[0])
 
     def replicas(self, count: int | None) -> list[TrainingEvolution]:
-        """Return the equations on several sets of ``count`` nodes; the spread of results is their numerical error."""
+        """Return the equations on several sets of nodes; the spread of results is their numerical error.
+
+        The sets are scramblings of ``count`` Sobol nodes, or with None two Gauss-Hermite orders or one closed form.
+        """
         if self.in_closed_form:
             return [self.evolution()]
         if count is None:
@@ -228,12 +232,12 @@ class TrainingEquations:
         return self.randomised(count)
 
     def randomised(self, count: int = _COUNTS[-1]) -> list[TrainingEvolution]:
-        """Return the equations on several scramblings of ``count`` Sobol nodes."""
+        """Return the equations on ``count`` Sobol nodes, once per scrambling in NODE_SCRAMBLINGS."""
         return [self.evolution(LossNodes(count=count, seed=seed)) for seed in NODE_SCRAMBLINGS]
 
 
 def _user_penalty(function: Callable[..., Any], strength: float, positive: bool) -> SpectralPenalty:
-    """Return the penalty ``strength`` r(t); programs compiled for r serve all strengths."""
+    """Return the penalty ``strength`` r(t), r = ``function``, on positive semi-definite S if ``positive``."""
     from ..loss.own_functions import penalty_functions
 
     own = penalty_functions(function)

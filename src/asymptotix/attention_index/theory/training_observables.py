@@ -1,7 +1,7 @@
 """Observables of a solution of the training equations, with their numerical errors and the status of the result.
 
-Boncoraglio et al., arXiv:2509.24914, Claim 1: errors from eq. (12) and its counterpart at the proximal points, the
-spectrum by delta, eps and scale, eq. (13), replica stability by eq. (10).
+Boncoraglio et al., arXiv:2509.24914, Claim 1. The test error is eq. (12), and the training error is the same average at
+the proximal points. Eq. (13) gives the spectrum by delta, eps and scale, and eq. (10) replica stability.
 
 Equation ai-errors of docs/theory/attention_index.md.
 """
@@ -33,15 +33,16 @@ POWERS = {
 }  # fmt: skip
 #: Observables whose errors are compared with the tolerance.
 PROMISED = ("test_error", "train_error", "train_loss", "estimation_error", "rank")
-#: Averages over the same nodes: their relative errors are similar. Four scramblings may agree by chance, so that no
-#: observable counts as known to less than this share of the median. Shares of eigenvalues or of nodes are exempt.
+#: Observables averaged over the same nodes, so that their relative errors are similar. Four scramblings may agree by
+#: chance. The relative error of any observable is therefore at least the share ``_LEAST_SPREAD`` of the median of
+#: these; ``_COUNTED``, shares of eigenvalues or of nodes, are exempt.
 _ON_NODES = ("test_error", "train_error", "train_loss", "estimation_error", "m", "q", "Sigma")
 _LEAST_SPREAD, _COUNTED = 0.5, {"rank", "jump_weight"}
 #: Relative error of numbers that are computed without quadrature nodes for the loss.
 _ROUNDING = 1e-9
 #: Estimated ratio of the relative errors of the observables to the residual of the fixed point.
 _AMPLIFIED = 10
-#: Relative error of the fields at S = 0 over the small response at which they are taken.
+#: Relative error of observables at S = 0, in units of the small response Sigma at which they are computed.
 _NO_RESPONSE = 10
 #: Relative error of closed forms, a multiple of the rounding error.
 _CLOSED = 1e-13
@@ -50,21 +51,21 @@ _CLOSED = 1e-13
 def observables(
     problem: Training, alpha: float, solution: TrainingSolution, evolution: TrainingEvolution
 ) -> dict[str, float]:
-    """Return all observables of a solution."""
+    """Return all observables of a solution on the nodes of ``evolution``, by name, in the user's unit of the loss."""
     return {name: observable_of(problem, alpha, solution, evolution, name) for name in OBSERVABLES}
 
 
 def observable_of(
     problem: Training, alpha: float, solution: TrainingSolution, evolution: TrainingEvolution, name: str
 ) -> float:
-    """Return one observable of a solution. The excess error and the replicon cost as much as an iteration."""
+    """Return the named observable in the user's unit; excess error and replicon cost as much as an iteration."""
     return _of_solution(problem, alpha, solution, evolution, name) * evolution.unit ** POWERS.get(name, 0)
 
 
 def _of_solution(
     problem: Training, alpha: float, solution: TrainingSolution, evolution: TrainingEvolution, name: str
 ) -> float:
-    """Return one observable in the equations' unit of the loss."""
+    """Return the named observable in the equations' unit of the loss, ``evolution.unit`` times the user's."""
     if name == "excess_error":
         return _excess_error(problem, solution, evolution)
     if name == "replicon":
@@ -78,7 +79,7 @@ def _of_solution(
 def _at_once(
     problem: Training, alpha: float, solution: TrainingSolution, evolution: TrainingEvolution
 ) -> dict[str, float]:
-    """Return the observables that need no further computation."""
+    """Return the observables, by name, that the averages of a solution give without further computation."""
     (m, q, Sigma), (mhat, qhat, Sigmahat) = solution.parameters, solution.fields
     averages, penalty = solution.averages, solution.estimate.penalty
     return {
@@ -95,12 +96,12 @@ def _at_once(
 
 
 def _distance(problem: Training, solution: TrainingSolution, evolution: TrainingEvolution) -> float:
-    """Return the estimation error without the cancellation of Q_0 - 2m + q."""
+    """Return the estimation error |S - S_0|_F^2/d without the cancellation of Q_0 - 2m + q."""
     return squared_distance(problem.model.signal, solution.parameters.m, evolution.apart(solution.parameters))
 
 
 def _excess_error(problem: Training, solution: TrainingSolution, evolution: TrainingEvolution) -> float:
-    """Return the excess of the test error over the best multiple of the target, on the same nodes."""
+    """Return the test error minus that of the best multiple of the target, both on the nodes of ``evolution``."""
     if problem.model.activation == "linear" and problem.loss == "squared":
         return 2 * problem.model.visible_directions * _distance(problem, solution, evolution)
     return solution.averages.test - evolution.least_error()
@@ -113,7 +114,11 @@ def training_outcome(
     evolutions: list[TrainingEvolution],
     tolerance: float,
 ) -> Outcome:
-    """Return the observables on the first set of nodes, or their means over scramblings, with errors and status."""
+    """Return the observables of one branch with errors and status, from its solutions on several sets of nodes.
+
+    ``solutions`` and ``evolutions`` have one entry per set of nodes. The values are those on the first set, or means if
+    the sets are all scramblings of Sobol nodes.
+    """
     pairs = zip(solutions, evolutions, strict=True)
     rows = [observables(problem, alpha, solution, evolution) for solution, evolution in pairs]
     values, errors = _mean_and_spread(rows)
@@ -145,9 +150,10 @@ def training_outcome(
 def _error_of_rule(
     solution: TrainingSolution, evolution: TrainingEvolution, settled: float
 ) -> tuple[dict[str, float], float]:
-    """Return the errors of the quadrature over the spectrum, and ``settled`` raised to cover this quadrature.
+    """Return errors by observable of the quadrature over the spectrum, and ``settled`` raised to cover them.
 
-    The other quadrature rule changes the map, which moves the fixed point as a residual of the same size does.
+    ``settled`` is the relative error of all observables from the residual of the fixed point. A second quadrature rule
+    changes the map, which moves the fixed point as a residual of the same size does.
     """
     found = evolution.on_other_nodes(solution)
     if found is None:
@@ -177,7 +183,7 @@ def _mean_and_spread(rows: list[dict[str, float]]) -> tuple[dict[str, float], di
 def mean_and_error(column: Sequence[float]) -> tuple[float, float]:
     """Return an observable and its error, from its values on several sets of quadrature nodes.
 
-    All scramblings of Sobol nodes give their mean; other rules give the first value and its distance from the others.
+    Scramblings of Sobol nodes give their mean; other rules give the first value and its largest distance from another.
     """
     numbers = np.array(column)
     if len(numbers) == len(NODE_SCRAMBLINGS):
@@ -187,7 +193,7 @@ def mean_and_error(column: Sequence[float]) -> tuple[float, float]:
 
 
 def narrow_remark(problem: Training, outcome: Outcome, left_out: float) -> Outcome:
-    """Return the outcome with a remark where W has fewer columns than directions to learn and keeps the largest."""
+    """Return the outcome, with a remark if W has no columns for a share ``left_out`` of the eigenvalues to learn."""
     if not left_out > 0:
         return outcome
     words = (
@@ -231,7 +237,7 @@ def beyond(problem: Training, outcome: Outcome, tolerance: float) -> float:
 
 
 def natural_size(problem: Training, name: str) -> float:
-    """Return the approximate size of an observable at S = 0: the loss's unit, Q_0, or one for a fraction."""
+    """Return the approximate size of the named observable at S = 0: the loss's unit, Q_0, or one for the rank."""
     model = problem.model
     if name == "rank":
         return 1.0
@@ -247,9 +253,9 @@ def _known(name: str, values: Mapping[str, float]) -> str:
 
 
 def doubted(outcome: Outcome, status: Status | None, words: str) -> Outcome:
-    """Return the same numbers with one more doubt; the gravest doubt sets the status, and the words list all of them.
+    """Return the outcome with ``words`` appended to its words, and with ``status`` if that is graver than its own.
 
-    A ``status`` of None adds a remark to the words and leaves the status as it is.
+    A ``status`` of None leaves the status as it is.
     """
     graver = status is not None and _gravity(status) > _gravity(outcome.how)
     said = [part for part in (outcome.words, words) if part]
@@ -262,7 +268,7 @@ def _gravity(status: Status) -> int:
 
 
 def nothing_learned(problem: Training, alpha: float, evolutions: list[TrainingEvolution]) -> Outcome:
-    """Return the outcome S = 0, where the penalty outweighs the field that the data exert."""
+    """Return the outcome S = 0, where the penalty outweighs the data, from all sets of nodes in ``evolutions``."""
     found, errors = _mean_and_spread([_at_nothing(alpha, evolution) for evolution in evolutions])
     values = with_rounding(nothing_learned_values(problem, alpha, evolutions[0]) | found)
     share = max(_NO_RESPONSE * evolutions[0].loss.least_response, _CLOSED)
@@ -271,13 +277,13 @@ def nothing_learned(problem: Training, alpha: float, evolutions: list[TrainingEv
 
 
 def nothing_learned_values(problem: Training, alpha: float, evolution: TrainingEvolution) -> dict[str, float]:
-    """Return all observables at S = 0 on one set of nodes."""
+    """Return all observables at S = 0, by name, on one set of nodes."""
     nothing = dict.fromkeys(OBSERVABLES, 0.0) | {"estimation_error": problem.model.signal}
     return nothing | _at_nothing(alpha, evolution)
 
 
 def _at_nothing(alpha: float, evolution: TrainingEvolution) -> dict[str, float]:
-    """Return the non-zero numbers at S = 0: errors, and the field, to which single target directions may respond."""
+    """Return the non-zero observables at S = 0, by name: errors, and the field, to which spikes may respond."""
     averages, (mhat, qhat, Sigmahat), _ = evolution.from_nothing(alpha)
     eps, scale = evolution.penalty.cut_and_scale(mhat, Sigmahat)
     found = {
@@ -290,6 +296,6 @@ def _at_nothing(alpha: float, evolution: TrainingEvolution) -> dict[str, float]:
 
 
 def with_rounding(values: Mapping[str, float]) -> dict[str, float]:
-    """Return numbers from closed forms together with their errors, which come from root finding and integration."""
+    """Return ``values`` and, as ``<name>_err``, 1e-9 of each: the error of root finding and integration."""
     errors = {name: _ROUNDING * abs(value) if np.isfinite(value) else 0.0 for name, value in values.items()}
     return {**values} | {f"{name}_err": error for name, error in errors.items() if name != "jump_weight"}

@@ -19,7 +19,7 @@ class _ThreeNumbers(NamedTuple):
 
 
 class OrderParameters(_ThreeNumbers):
-    """m = Tr(S S_0)/d, q = Tr(S^2)/d and the response Sigma.
+    """Order parameters: m = Tr(S S_0)/d, q = Tr(S^2)/d and the response Sigma of S to its field.
 
     ``apart`` is q - m^2/Q_0, if it is known more accurately than from m and q: their difference loses its digits where
     S is nearly a multiple of S_0.
@@ -34,27 +34,27 @@ class OrderParameters(_ThreeNumbers):
 
     @classmethod
     def of_estimate(cls, estimate: MatrixEstimate) -> OrderParameters:
-        """Return the order parameters of an estimate."""
+        """Return m, q, Sigma and ``apart`` of an estimate of S."""
         return cls(estimate.m, estimate.q, estimate.Sigma, estimate.apart)
 
     @classmethod
     def uninformed(cls, signal: float) -> OrderParameters:
-        """Return a start that knows next to nothing: S has a thousandth of the size of S_0 and a cosine of 0.001."""
+        """Return a start where S has a thousandth of the size of S_0 and a cosine of 0.001; ``signal`` is Q_0."""
         return cls(1e-6 * signal, 1e-6 * signal, signal)
 
     @classmethod
     def partly_informed(cls, signal: float) -> OrderParameters:
-        """Return a start that knows about two thirds of the target: S has nine tenths of its size, cosine 0.78."""
+        """Return a start where S has 0.9 times the size of S_0 and a cosine of 0.78 with it; ``signal`` is Q_0."""
         return cls(0.7 * signal, 0.8 * signal, signal)
 
     @classmethod
     def informed(cls, signal: float, scale: float = 1.0) -> OrderParameters:
-        """Return a start at ``scale`` times the target, except for a cosine of 0.999."""
+        """Return a start where S has ``scale`` times the size of S_0 and a cosine of 0.999; ``signal`` is Q_0."""
         return cls(0.999 * scale * signal, scale**2 * signal, 0.1 * scale**2 * signal)
 
 
 class Fields(NamedTuple):
-    """The conjugate order parameters: the field that the data exert on S."""
+    """Conjugate order parameters: the data act on S as a field mhat S_0 + sqrt(qhat) GOE, of curvature Sigmahat."""
 
     mhat: float
     qhat: float
@@ -63,21 +63,22 @@ class Fields(NamedTuple):
 
 @dataclass(frozen=True)
 class Iterate:
-    """Loss side and matrix side at one point of the iteration.
+    """One evaluation of the map of state evolution, at the order parameters ``parameters``.
 
     Attributes
     ----------
     parameters, fields : OrderParameters, Fields
+        Order parameters, and the fields that follow from averages of the loss there.
     estimate : MatrixEstimate
-        Matrix side at ``fields``.
+        Estimate of S at ``fields``, with the next order parameters.
     residual : float
         Largest change of a variable (logarithms, a logit) by one more iteration.
-    points : array or None
-        Proximal points: descents at a neighbouring point are faster from there.
+    points : array (n, N) or None
+        Proximal points of the n samples: descents at similar order parameters are faster from there.
     status : Status
     words : str
         Details of the status of an iteration that ended here; may be empty.
-    several : array or False
+    several : array of bool (n,) or False
         Samples at which several minima of the proximal map were found.
     """
 
@@ -103,12 +104,12 @@ class Iterate:
 
 @dataclass(frozen=True)
 class TrainingSolution(Iterate):
-    """The end of state evolution, with all averages of the loss side."""
+    """The end of state evolution, normally a fixed point, with all ``averages`` of the loss."""
 
     averages: LossAverages = field(kw_only=True)
 
     def potential(self, alpha: float) -> float:
-        """Return the potential Phi, see :mod:`.state_evolution`."""
+        """Return the potential Phi of :mod:`.state_evolution`, at a fixed point the training loss L/d^2."""
         (m, q, Sigma), (mhat, qhat, Sigmahat) = self.parameters, self.fields
         legendre = 0.25 * (qhat * Sigma + 2 * mhat * m - Sigmahat * q)
         return legendre + alpha * self.averages.moreau + self.estimate.envelope

@@ -1,8 +1,8 @@
 """Theory of regularised training: the solution of the equations of a problem at one alpha.
 
-The dynamics of state evolution are followed on coarse nodes from an uninformed start. A loss that is not convex may
-have a second branch of fixed points, so that an informed start is followed too. The ends are close to the fixed points
-on fine nodes. Of two branches, the one of lower training loss belongs to the minimiser.
+State evolution is iterated on coarse nodes from an uninformed start. A loss that is not convex may have a second branch
+of fixed points, so that it is also iterated from an informed start. From these ends, quasi-Newton steps lead to the
+fixed points on fine nodes. Of two branches, the one of lower training loss belongs to the minimiser.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ from .vanishing_weight_decay import (
 )
 
 STARTS = ("uninformed", "informed", "continued")
-#: Residuals to which the equations are solved: on the coarsest nodes, on coarse nodes, and on the nodes of the results.
+#: Residuals (changes per iteration) to which the equations are solved: on the coarsest nodes, on coarse nodes, and on
+#: the nodes of the results.
 _SCOUTED, _FOLLOWED, _RESIDUAL = 1e-3, 1e-4, 1e-8
 #: Residual where the loss is known in closed form: the equations are then cheap and have no quadrature error.
 _CLOSED_RESIDUAL = 1e-11
-#: Residuals on further nodes, small compared with the spread that is the numerical error: where these nodes give the
-#: error only, and where they also enter the mean.
+#: Residuals on further sets of nodes, where these give the numerical error only, and where they also enter the mean.
+#: Both are small compared with the differences between the sets.
 _OTHER_RESIDUAL, _MEAN_RESIDUAL = 1e-4, 2e-5
 #: Distance in a variable (logarithms, a logit) beyond which two ends of the dynamics count as different fixed points.
 _APART = 0.1
@@ -63,7 +64,7 @@ Starts = tuple[OrderParameters, ...]
 
 
 class Found(NamedTuple):
-    """The result at one alpha, with the data from which a neighbouring point starts or a derivative is taken."""
+    """The result at one alpha, with the ``parameters`` from which another point starts, if an iteration converged."""
 
     outcome: Outcome
     parameters: OrderParameters | None
@@ -81,13 +82,16 @@ class Approach(NamedTuple):
     """Whether the proximal map jumps there on more than a few samples."""
 
     def closer(self, branch: Branch) -> Approach:
-        """Return this approach with the end on finer nodes as its start, if the iteration there converged."""
+        """Return this approach with the fixed point ``branch`` on finer nodes as its start, if that converged."""
         return self._replace(parameters=branch.parameters) if branch.solutions[0].converged else self
 
 
 @dataclass(frozen=True)
 class Branch:
-    """One branch of fixed points on several sets of nodes."""
+    """One branch of fixed points at ``alpha``: ``solutions``, one per set of nodes.
+
+    ``evolutions`` are the equations on these sets, in the same order.
+    """
 
     alpha: float
     solutions: list[TrainingSolution]
@@ -103,7 +107,7 @@ class Branch:
 
     @property
     def training_loss(self) -> float:
-        """The potential, in the user's unit of the loss."""
+        """The training loss L/d^2 in the user's unit: the potential Phi, its mean over all sets of nodes."""
         return self.potential * self.evolutions[0].unit
 
     def same_as(self, other: Branch) -> bool:
@@ -118,10 +122,10 @@ class TrainingTheory:
         self.problem, self.model, self.equations = problem, problem.model, TrainingEquations(problem)
 
     def starts(self, start: str | ArrayLike) -> Starts:
-        """Return the starts of the dynamics; of two ends the one of lower potential counts.
+        """Return the order parameters from which the iteration starts, one or two.
 
-        Unless the loss is convex, "uninformed" also tries the informed start, and "informed" the uninformed one.
-        "continued" and a given (m, q, Sigma) follow one branch.
+        Of two ends the one of lower potential counts. Unless the loss is convex, "uninformed" also tries the informed
+        start, and "informed" the uninformed one. "continued" and a given (m, q, Sigma) follow one branch.
         """
         Q0 = self.model.signal or self.model.noisy_signal  # without a signal the noise sets the size of S
         uninformed, informed = OrderParameters.uninformed(Q0), OrderParameters.informed(Q0, self.model.beta_ratio)
@@ -140,7 +144,7 @@ class TrainingTheory:
         return (OrderParameters(float(m), float(q), float(Sigma) * self.equations.unit),)
 
     def solve(self, alpha: float, starts: Sequence[OrderParameters], tolerance: float, say: Say = quietly) -> Found:
-        """Return the solution at one alpha; ``say`` shows the progress of the work."""
+        """Return the solution at one alpha from the given starts; ``say`` shows progress texts."""
         if self.equations.in_two_equations:
             return self._in_two_equations(alpha, tolerance)
         if interpolates(self.problem, alpha):
@@ -155,7 +159,7 @@ class TrainingTheory:
         return found
 
     def _in_two_equations(self, alpha: float, tolerance: float) -> Found:
-        """Return the solution of a linear channel: two equations give delta and eps, from which all else follows."""
+        """Return the solution of a linear channel: two equations give delta and eps, which give all observables."""
         problem, model, evolution = self.problem, self.model, self.equations.evolution()
         samples, decay = 2 * model.visible_directions * alpha, decay_of_matrix(problem)
         if decay == 0 and recovers_exactly(problem, alpha):
@@ -177,7 +181,10 @@ class TrainingTheory:
     # -- from coarse nodes to fine ones ------------------------------------------------------------------------
 
     def _ends(self, alpha: float, starts: Sequence[OrderParameters]) -> tuple[TrainingEvolution, list[Iterate]]:
-        """Follow the dynamics on the coarsest nodes from every start; return the nodes and the distinct ends."""
+        """Iterate on the coarsest nodes from every start; return the equations there and the distinct ends.
+
+        With one start, the coarse nodes replace the coarsest.
+        """
         scouts, tolerance = self.equations.scouts(), _SCOUTED
         if len(starts) == 1:  # with one branch the coarse nodes are used at once
             scouts, tolerance = self.equations.few(), _FOLLOWED
@@ -202,7 +209,10 @@ class TrainingTheory:
     def _judged(
         self, alpha: float, scouts: TrainingEvolution, ends: list[Iterate], tolerance: float, say: Say
     ) -> Found:
-        """Return the result on the lowest branch among those on which the dynamics converge, with its status."""
+        """Return the result on the branch of lowest potential among the ``ends`` that converged, with its status.
+
+        ``ends`` belong to the nodes of ``scouts``. The number of fine nodes grows until errors meet ``tolerance``.
+        """
         settled = [end for end in ends if end.converged] or ends[:1]
         nearby = [self._approach(alpha, scouts, end) for end in settled]
         counts, needed = self.equations.node_counts(tolerance), 0.0
@@ -228,7 +238,7 @@ class TrainingTheory:
         return Found(outcome, lowest.parameters if lowest.solutions[0].converged else None, lowest)
 
     def _approach(self, alpha: float, scouts: TrainingEvolution, end: Iterate) -> Approach:
-        """Follow the dynamics on coarse nodes from their end on the coarsest nodes."""
+        """Return the fixed point on coarse nodes reached from ``end``, an end on the nodes of ``scouts``."""
         few = self.equations.few()
         near = end.points if scouts.loss is few.loss else None
         end = few.follow(alpha, end.parameters, tolerance=_FOLLOWED, near=near)
@@ -239,7 +249,7 @@ class TrainingTheory:
         return Approach(end.parameters, newton, checked.averages.jump_weight > _PLENTY * JUMPS)
 
     def _branch(self, alpha: float, near: Approach, count: int | None, say: Say) -> Branch:
-        """Return the fixed points on the nodes of the results."""
+        """Return the fixed points near ``near`` on the fine nodes of :meth:`TrainingEquations.replicas`."""
         equations, evolutions = self.equations, self.equations.replicas(count)
         if equations.in_closed_form:
             solutions = [evolutions[0].polish(alpha, near.parameters, near.newton, tolerance=_CLOSED_RESIDUAL)]
@@ -253,7 +263,7 @@ class TrainingTheory:
     def _on_two_token_nodes(
         self, alpha: float, near: Approach, evolutions: list[TrainingEvolution], say: Say
     ) -> Branch:
-        """Return the fixed points on Gauss-Hermite nodes, or on randomised nodes where the proximal map jumps."""
+        """Return the fixed points near ``near`` on Gauss-Hermite nodes, or on Sobol nodes if the proximal map jumps."""
         most_jumps = _HOPELESS * JUMPS
         fine = evolutions[0].polish(alpha, near.parameters, near.newton, tolerance=_RESIDUAL, most_jumps=most_jumps)
         jumps = fine.averages.jump_weight
@@ -272,7 +282,7 @@ class TrainingTheory:
         return Branch(alpha, [fine, *others], evolutions)
 
     def _from_nothing(self, alpha: float, tolerance: float, reason: str, say: Say) -> Found:
-        """Return the result where the usual starts fail: S = 0, or a small S that is approached from zero."""
+        """Return S = 0, or a small S approached from zero, after the usual starts failed with the error ``reason``."""
         if self.problem.weight_decay == 0:
             words = "close to interpolation the proximal map jumps and the theory at vanishing weight decay is unproven"
             return Found(Outcome({}, Status.FAILED, words=f"failed: {words}; {reason}"), None)
@@ -294,7 +304,7 @@ class TrainingTheory:
         return threshold_outcome(self.problem, tolerance)
 
     def trace(self, *, iterations: int, damping: float, alpha: float) -> Mapping[str, np.ndarray]:
-        """Return the dynamics of undamped matrix message passing from S = 0: m, q, V = Sigma and Lambda = Sigmahat."""
+        """Return m, q, V = Sigma, Lambda = Sigmahat (iterations,) of undamped matrix message passing from S = 0."""
         count = self.equations.node_counts(_TRACE_TOLERANCE)[0]
         unit = self.equations.unit
         found = dict(message_passing_trace(self.equations.replicas(count)[0], alpha, iterations))
@@ -302,12 +312,12 @@ class TrainingTheory:
 
 
 def _together(x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether two sets of variables belong to the same fixed point."""
+    """Return whether variables x and y (3,) count as the same fixed point."""
     return bool(abs(x - y).max() < _APART)
 
 
 def _scrambled(evolutions: list[TrainingEvolution], alpha: float, near: Approach, say: Say) -> list[TrainingSolution]:
-    """Return the fixed points on scrambled nodes: the first from an iteration, the others from their distance to it."""
+    """Return one fixed point per scrambling of the nodes: the first by an iteration, the others from the first."""
     newton = near.newton
     count = len(evolutions)
     first = evolutions[0].polish(alpha, near.parameters, newton, tolerance=_RESIDUAL, jumps=near.jumps)

@@ -1,14 +1,14 @@
-"""Training without an average over samples: two equations for delta and eps.
+"""Training where no average over samples is needed: two equations for the numbers delta and eps.
 
-They hold for a linear channel at any weight decay, and for any channel at vanishing decay below interpolation. The loss
-side then has a closed form, and the learned matrix has the eigenvalues (x - eps)_+ with x of mu_delta. With a = 2N
-alpha the equations are
+They hold for a linear channel at any weight decay, and for any channel at vanishing decay below interpolation. The
+learned matrix S has the eigenvalues (x - eps)_+, where x follows mu_delta, the target's law freely convolved with a
+semicircle of variance delta^2. With a = 2N alpha and N visible directions the equations are
 
     a delta^2 = noise/2 + R(delta, eps),        2 eps (a - DIV(delta, eps)) = decay,
 
-where R is the squared distance from the target, a sum of positive terms, DIV the divergence of the estimate, and decay
-the strength of the penalty on S. The left side of the second equation increases with eps. This gives a bracket for
-eps(delta), and then one for delta. As the decay vanishes, the second equation becomes DIV = a, the interpolator of
+where R = |S - S_0|_F^2/d is a sum of positive terms, DIV the divergence of the estimate, and decay the strength of the
+penalty on S. The left side of the second equation increases with eps. This gives a bracket for eps(delta), and then one
+for delta. As the decay vanishes, the second equation becomes DIV = a, the interpolator of
 least trace. Where DIV = a has no solution eps > 0, eps is zero. The interpolator of least norm, with a full S, is
 explicit,
 
@@ -47,7 +47,7 @@ _MOVE, _STEPS, _LOWEST = 2.0, 80, 60.0
 
 
 class LearnedLaw(NamedTuple):
-    """Order parameters of a learned matrix, and the law scale (x - eps)_+ of its eigenvalues, where x ~ mu_delta."""
+    """Order parameters of a learned matrix S, and delta, eps and scale of its eigenvalues scale (x - eps)_+."""
 
     m: float
     q: float
@@ -63,7 +63,7 @@ class LearnedLaw(NamedTuple):
     """Share of the eigenvalues above eps that a narrow W has no column for."""
 
     def error(self, signal: float) -> float:
-        """Return R, the squared distance from a target of mean square ``signal``."""
+        """Return |S - S_0|_F^2/d, the squared distance from a target of mean square ``signal`` = Q_0."""
         return squared_distance(signal, self.m, self.apart)
 
 
@@ -73,9 +73,9 @@ def squared_distance(signal: float, m: float, apart: float) -> float:
 
 
 def two_equations(target: Target, noise: float, samples: float, decay: float, width: float = np.inf) -> LearnedLaw:
-    """Return the law that is learned at ``samples`` = a.
+    """Return the order parameters and eigenvalues of the learned S, from the two equations for delta and eps.
 
-    Without noise and decay, exact recovery makes delta vanish, and FloatingPointError is raised.
+    FloatingPointError is raised where delta vanishes: at exact recovery, without noise and decay.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def _law(convolution: Convolution, signal: float, eps: float, width: float) -> L
 
 
 def _cut(convolution: Convolution, samples: float, decay: float, width: float, near: float) -> float:
-    """Return the cut eps at this delta, by Newton's method from ``near`` and by bisection where a step fails."""
+    """Return the root eps of the second equation at this delta, by Newton's method from ``near`` and by bisection."""
     fits, _ = narrow_cut(convolution, 0.0, width)  # x_m, which does not depend on eps as long as x_m > eps
 
     def surplus(eps: float) -> tuple[float, float]:
@@ -141,7 +141,7 @@ def _cut(convolution: Convolution, samples: float, decay: float, width: float, n
 
 
 def _increasing_root(function: Callable[[float], float], start: float) -> float:
-    """Return the root of an increasing function of unknown scale, by secants within the points that enclose it.
+    """Return the root of an increasing function of unknown scale, by secants from ``start`` within enclosing points.
 
     Each value costs a convolution. Brent's method, once the root is enclosed, needs 1.4 times as many values.
     """
@@ -166,7 +166,7 @@ def _increasing_root(function: Callable[[float], float], start: float) -> float:
 
 
 def least_norm(target: Target, noise: float, samples: float) -> LearnedLaw:
-    """Return the law of the interpolator with a full S, at ``samples`` = 2 N alpha < 1."""
+    """Return the full S of least norm that fits all data, at ``samples`` = 2 N alpha < 1."""
     Q0, left = target.mean_square, 1 - samples
     m = samples * Q0
     apart = samples * (Q0 * left + 0.5 * noise / left)  # q - m^2/Q_0

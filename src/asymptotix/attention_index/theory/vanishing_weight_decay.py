@@ -19,11 +19,10 @@ from .training_observables import judged, narrow_remark, with_rounding
 from .training_states import OrderParameters
 from .two_equations import LearnedLaw, least_norm, squared_distance, two_equations
 
-#: Largest weight decay of S, in natural units of the problem, that counts as zero, and the largest one at which the
-#: limit of vanishing decay replaces an iteration that fails.
+#: Largest :func:`relative_decay` that counts as zero, and the largest one at which the limit of vanishing decay
+#: replaces an iteration that fails. The relative error of this limit is about 30 sqrt(decay).
 COUNTS_AS_ZERO, NEARLY_ZERO = 2e-12, 2e-6
-#: Noise over signal below which the interpolation threshold is no more accurate than its distance from the limit
-#: noise -> 0.
+#: Ratio noise/Q_0 below which the error of the interpolation threshold contains its distance from the limit noise -> 0.
 _LITTLE_NOISE = 1e-11
 #: Weight decay of S, in natural units of the problem, below which the solution at vanishing weight decay is a good
 #: start of the iteration.
@@ -51,7 +50,7 @@ def training_thresholds(problem: Training) -> TrainingThresholds:
 
 
 def threshold_outcome(problem: Training, tolerance: float) -> Outcome:
-    """Return the thresholds with their errors; with noise the words state that there is no exact recovery."""
+    """Return both thresholds with their errors; with noise a remark states that there is no exact recovery."""
     found = training_thresholds(problem)
     words = "converged: with noise there is no exact recovery" if problem.model.noise > 0 else ""
     values = with_rounding(found._asdict())
@@ -64,7 +63,10 @@ def threshold_outcome(problem: Training, tolerance: float) -> Outcome:
 
 
 def interpolates(problem: Training, alpha: float, *, below: float = COUNTS_AS_ZERO) -> bool:
-    """Whether weight decay is at most ``below`` and all data can be fitted, as noiseless data can at any alpha."""
+    """Return whether the weight decay counts as zero and all data can be fitted, as noiseless data can at any alpha.
+
+    ``below`` is the largest :func:`relative_decay` that counts as zero.
+    """
     if relative_decay(problem) > below or problem.loss != "squared" or problem.penalty is not None:
         return False
     if is_factorized(problem) and problem.width_ratio < 1 - problem.model.target.zero_mass:
@@ -73,7 +75,7 @@ def interpolates(problem: Training, alpha: float, *, below: float = COUNTS_AS_ZE
 
 
 def recovers_exactly(problem: Training, alpha: float) -> bool:
-    """Whether the data are noiseless and so many that only the target interpolates them."""
+    """Return whether the data are noiseless and so many that only the target interpolates them."""
     wide = not is_factorized(problem) or problem.width_ratio >= 1 - problem.model.target.zero_mass
     return problem.model.noise == 0 and wide and alpha >= training_thresholds(problem).exact_recovery
 
@@ -81,7 +83,10 @@ def recovers_exactly(problem: Training, alpha: float) -> bool:
 def interpolating_outcome(
     problem: Training, alpha: float, tolerance: float, known: LearnedLaw | None = None
 ) -> Outcome:
-    """Return the observables of the interpolator of least trace, or of least norm; ``known`` is its law, if at hand."""
+    """Return the observables of the interpolator: of least trace if factorised, of least norm for a full S.
+
+    ``known`` is the interpolator, if it has been computed.
+    """
     if known is None and recovers_exactly(problem, alpha):
         return judged(problem, _as_limit(problem, _exact(problem)), tolerance)
     found = _interpolator(problem, alpha) if known is None else known
@@ -99,7 +104,7 @@ def _interpolator(problem: Training, alpha: float) -> LearnedLaw:
 
 
 def _as_limit(problem: Training, outcome: Outcome) -> Outcome:
-    """Return the outcome at vanishing weight decay for a small one, with 30 sqrt(decay) added to the relative errors.
+    """Return ``outcome``, that of vanishing weight decay, for a small decay: relative errors grow by 30 sqrt(decay).
 
     At alpha = 0.1 of the figures' model the relative error of q is 1.3e-2, 1.5e-4 and 2e-6 at decays of 1e-6, 1e-9 and
     1e-12.
@@ -145,7 +150,7 @@ def _exact(problem: Training) -> Outcome:
 
 
 def interpolating_start(problem: Training, alpha: float) -> OrderParameters | None:
-    """Return the solution at vanishing weight decay as a start where the decay is small and the data can be fitted."""
+    """Return a start from the solution at zero decay; None unless decay is small and noisy data can be fitted."""
     model, decay = problem.model, decay_of_matrix(problem)
     if problem.penalty is not None or not (is_factorized(problem) and 0 < relative_decay(problem) < _SMALL_DECAY):
         return None

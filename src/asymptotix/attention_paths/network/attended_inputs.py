@@ -54,7 +54,7 @@ class AttendedInputs(Specification):
         object.__setattr__(self, "attention", tuple(matrices))
 
     def __len__(self) -> int:
-        """Number of examples."""
+        """Return the number of examples."""
         return len(self.tokens)
 
     def __repr__(self) -> str:
@@ -66,7 +66,7 @@ Inputs = np.ndarray | AttendedInputs
 
 
 def tokens_of(inputs: object) -> np.ndarray:
-    """Return the tokens, (examples, T, N0); only their shape is checked here, their entries where they are used."""
+    """Return the tokens, (examples, T, N0), of tokens or AttendedInputs; their shape is checked, not their entries."""
     tokens = inputs.tokens if isinstance(inputs, AttendedInputs) else checks.real_array("inputs", inputs)
     if tokens.ndim != 3 or tokens.size == 0:
         raise ValueError(f"inputs must have shape (examples, tokens, features) and not be empty, got {tokens.shape}")
@@ -74,7 +74,7 @@ def tokens_of(inputs: object) -> np.ndarray:
 
 
 def in_chunks(inputs: Inputs, step: int) -> Iterator[Inputs]:
-    """Yield the inputs in parts of at most ``step`` examples."""
+    """Yield consecutive parts of the inputs, of at most ``step`` examples each and of the same type."""
     tokens = tokens_of(inputs)
     for first in range(0, len(tokens), step):
         part = slice(first, first + step)

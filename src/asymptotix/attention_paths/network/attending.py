@@ -3,9 +3,9 @@
     Om^{l,h}_{st} = softmax over s of x_s^T W^{l,h} x_t      (s key, t query; columns sum to one)
     xi^pi = sum_{t_1..t_L} x_{t_1} Om^{1,h_1}_{t_1 t_2} Om^{2,h_2}_{t_2 t_3} ... Om^{L,h_L}_{t_L t*}
 
-Tiberi et al., arXiv:2405.15926, eqs. (16) and (7) or (23). Sequences of tokens are not enumerated. From the last layer
-to the first, v^{h_L}_s = Om^{L,h_L}_{s t*} and v^{(h, rest)} = Om^{l,h} v^{rest}; then xi^pi = sum_s x_s v^pi_s. The
-cost is T^2 + N0 T per example and path.
+Tiberi et al., arXiv:2405.15926, eqs. (16) and (7) or (23). Sequences of tokens t_1..t_L are not enumerated. Weights v_s
+of the tokens are computed from the last layer to the first: v^{h_L}_s = Om^{L,h_L}_{s t*}, then v^{(h_l, ..., h_L)} =
+Om^{l,h_l} v^{(h_{l+1}, ..., h_L)}; in the end xi^pi = sum_s x_s v^pi_s. The cost is T^2 + N0 T per example and path.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ def attention_matrices(x: np.ndarray, query_key: QueryKey) -> tuple[np.ndarray, 
 
 
 def attend(x: np.ndarray, attention: Sequence[np.ndarray], read: slice) -> np.ndarray:
-    """Return xi, (examples, paths, N0), for given matrices; the readout averages over the tokens ``read``."""
+    """Return attended inputs xi, (examples, paths, N0), of tokens x (examples, T, N0) with given attention.
+
+    ``attention`` has (examples, H_l, T, T) per layer; the readout averages over the tokens ``read``.
+    """
     *below, last = attention
     pooled = last[..., read].mean(axis=-1)
     return _along_paths(pooled, below) @ x
 
 
 def attend_bare(x: np.ndarray, query_key: QueryKey, read: slice) -> np.ndarray:
-    """Return xi, (examples, paths, N0), for attention computed from the tokens, in chunks of examples."""
+    """Return attended inputs xi like `attend`, with attention computed from x and W^{l,h}, (H_l, N0, N0) per layer."""
     paths = int(np.prod([len(W) for W in query_key]))
     xi = np.empty((len(x), paths, x.shape[-1]))
     for part in _chunks(x, query_key):
@@ -59,7 +62,7 @@ def _chunks(x: np.ndarray, query_key: QueryKey) -> Iterator[slice]:
 
 
 def _softmax_attention(keys: np.ndarray, queries: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """Return the softmax over s of x_s^T W^h x_t, as (examples, H, keys, queries)."""
+    """Return the softmax over s of x_s^T W^h x_t, (examples, H, keys s, queries t), from tokens (examples, ., N0)."""
     examples, count, features = queries.shape
     # One matrix product for all heads, then one per example and head; einsum over the three factors is far slower.
     projected = queries.reshape(-1, features) @ W.reshape(-1, features).T
@@ -75,7 +78,11 @@ def _softmax_attention(keys: np.ndarray, queries: np.ndarray, W: np.ndarray) -> 
 
 
 def _along_paths(pooled: np.ndarray, below: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the token weights v^pi_s, (examples, paths, T), from the last layer's v^{h_L}_s, (examples, H_L, T)."""
+    """Return the weights v^pi_s of all tokens in every path, (examples, paths, T).
+
+    ``pooled`` (examples, H_L, T) is v of the last layer; ``below`` has the attention (examples, H_l, T, T) of the
+    layers before.
+    """
     v = pooled
     for A in reversed(below):
         v = v[:, None] @ A.swapaxes(-1, -2)

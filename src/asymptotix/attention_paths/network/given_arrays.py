@@ -10,7 +10,7 @@ from ...numerics import checks
 
 
 def count_of(paths: int) -> str:
-    """Return a number of paths for a message; a huge number, rounded down, as a power of two."""
+    """Return a number of paths as text for a message; from 10^15 on as a power of two, rounded down."""
     return str(paths) if paths < 10**15 else f"2^{paths.bit_length() - 1}"
 
 
@@ -67,7 +67,7 @@ def refuse_other_classes(labels: np.ndarray) -> None:
 
 
 def require_same_classes(labels: np.ndarray, learned: np.ndarray) -> None:
-    """Raise ValueError for labels other than the two learned ones, if two classes were learned."""
+    """Raise ValueError if the labels ``learned`` are two classes and ``labels`` have any other value."""
     classes = _two_classes(learned)
     if classes is not None and (other := sorted(set(np.unique(labels).tolist()) - set(classes))):
         low, high = classes
@@ -75,7 +75,7 @@ def require_same_classes(labels: np.ndarray, learned: np.ndarray) -> None:
 
 
 def _two_classes(labels: np.ndarray) -> tuple[float, float] | None:
-    """Return the two values of the labels of one output; None unless there are exactly two."""
+    """Return the two label values, ascending; None for several outputs, under 3 examples, or not exactly 2 values."""
     if labels.size != len(labels) or len(labels) < 3 or len(values := np.unique(labels)) != 2:
         return None
     return float(values[0]), float(values[1])

@@ -26,7 +26,8 @@ from .weights import SCALINGS, Weights, checked_weights, path_products
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-#: Most layers and heads that are accepted: beyond any network. Memory for the order parameter sets a lower limit.
+#: Largest numbers of layers, and of heads per layer, that are accepted: larger ones are taken for mistakes. Memory for
+#: the order parameter usually sets a lower limit.
 MOST_LAYERS, MOST_HEADS = 1000, 2**31
 
 
@@ -34,7 +35,7 @@ MOST_LAYERS, MOST_HEADS = 1000, 2**31
 class AttentionPaths(Specification):
     """L layers of multi-head attention with linear values, and one or several readouts.
 
-    For tokens x_t in R^{N0} and attention Om^{l,h} computed from these tokens in every layer,
+    For tokens x_1..x_T in R^{N0}, width N and attention Om^{l,h} computed from these tokens in every layer,
 
         z^1_t     = V0 x_t / sqrt(N0)
         z^{l+1}_t = (1/sqrt(N H_l)) sum_h sum_s V^{l,h} z^l_s Om^{l,h}_{st}
@@ -117,10 +118,11 @@ class AttentionPaths(Specification):
         Parameters
         ----------
         queries, keys : sequences of arrays (H_l, G, N0)
-            WQ^{l,h} and WK^{l,h}, first layer first; G may differ between layers. Rows are outputs, as in
+            WQ^{l,h} and WK^{l,h}, first layer first; their size G may differ between layers. Rows are outputs, as in
             ``torch.nn.Linear.weight``: stack one per head without transposing, or reshape one matrix for all heads,
             (H G, N0), to (H, G, N0). There are no biases: give the tokens a feature that is 1.
         readout : "mean" or int
+            Average over the tokens, or the index of one token.
         scaling : "order one" or "fan_in"
             Size of the entries. "order one" is the paper's scaling: queries and keys are each divided by the square
             root of their fan-in N0, so the scores are (1/(N0 sqrt(G))) x_s^T WK^T WQ x_t. "fan_in" is the scaling of
@@ -179,7 +181,7 @@ class AttentionPaths(Specification):
         Returns
         -------
         tuple of arrays (examples, H_l, T, T)
-            Om^{l,h}_{st}, keys before queries.
+            Om^{l,h}_{st}, first layer first; the key s is the third axis, the query t the last.
         """
         return attention_matrices(*self._own_tokens(tokens))
 
@@ -236,6 +238,7 @@ class AttentionPaths(Specification):
     def effective_weights(self, weights: Weights) -> np.ndarray:
         """Return one row of weights per path, Veff^pi = a^T V^{L,h_L} ... V^{1,h_1} / sqrt(N_2 ... N_L N_a).
 
+        V^{l,h} are the value matrices, a is the readout, V0 the projection of the tokens and xi^pi an attended input.
         N_l is the input width of layer l, and N_a is the input width of the readout. Then
 
             f = (1/sqrt(H_1 ... H_L N_1 N0)) sum_pi Veff^pi V0 xi^pi,
@@ -250,6 +253,7 @@ class AttentionPaths(Specification):
         Returns
         -------
         array (paths, N_1), or (paths, C, N_1) for C outputs
+            The first layer's head varies slowest.
         """
         checked = checked_weights(weights, self.heads)
         return path_products(checked) / math.sqrt(math.prod(V.shape[1] for V in checked.V))
@@ -299,7 +303,7 @@ class AttentionPaths(Specification):
             raise ValueError(f"inputs.attention must have {self.heads} heads, the network's, got {given}")
 
     def _read_tokens(self, length: int) -> slice:
-        """Return the slice of tokens that the readout averages over."""
+        """Return the slice of the ``length`` tokens that the readout averages over."""
         if isinstance(self.readout, str):
             return slice(None)
         if not -length <= self.readout < length:

@@ -12,8 +12,8 @@ from ...numerics import checks
 from ...numerics.memory import refuse_beyond_memory
 from .given_arrays import count_of, kind_of, per_layer, require_entries
 
-#: Sizes of given weights: W with entries of order one, as everywhere here, or w = W/sqrt(fan-in), as is usual in
-#: training, where a layer does not divide by sqrt(fan-in).
+#: Scalings of given weights: W with entries of order one, as in this package, or w = W/sqrt(fan-in), as in most
+#: training code, where a layer does not divide by sqrt(fan-in).
 SCALINGS = ("order one", "fan_in")
 
 
@@ -45,7 +45,10 @@ class Weights(NamedTuple):
 
 
 def checked_weights(weights: object, heads: Sequence[int] | None = None, features: int | None = None) -> Weights:
-    """Return weights as float arrays, or raise an error that names the wrong one; None accepts any number."""
+    """Return weights as float arrays, or raise an error that names the wrong one.
+
+    ``heads`` (H_1, ..., H_L) and ``features`` (N0) are expected sizes; None accepts any.
+    """
     if not isinstance(weights, Weights):
         raise TypeError(f"weights must be Weights(V0, V, a), got {kind_of(weights)}")
     V0 = checks.array_of_shape("weights.V0", weights.V0, (None, features))
@@ -67,7 +70,7 @@ def checked_weights(weights: object, heads: Sequence[int] | None = None, feature
 
 
 def path_products(weights: Weights) -> np.ndarray:
-    """Return the plain products a^T V^{L,h_L} ... V^{1,h_1} of checked weights, (paths, N_1) or (paths, C, N_1)."""
+    """Return a^T V^{L,h_L} ... V^{1,h_1} per path, without factors of the widths, (paths, N_1) or (paths, C, N_1)."""
     E = np.atleast_2d(weights.a)[None]
     paths = math.prod(len(V) for V in weights.V)
     what = f"the weights of {count_of(paths)} paths"

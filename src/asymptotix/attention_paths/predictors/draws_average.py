@@ -1,7 +1,8 @@
 """Predictions averaged over draws of the posterior: draws of order parameters, or of path weights.
 
 Given U, the output at a new input is Gaussian with mean m(U) = k^T (K + T I)^-1 Y and covariance
-v(U) = K** - k^T (K + T I)^-1 k. Over draws of U, the mean is E_U[m] and the variance E_U[v] + Var_U[m].
+v(U) = K** - k^T (K + T I)^-1 k, with the kernel K between training examples, k between training and new input, K** of
+the new input, and the temperature T. Over draws of U, the mean is E_U[m] and the variance E_U[v] + Var_U[m].
 
 The saddle point of Tiberi et al., arXiv:2405.15926, eqs. (29) and (30), has a single U and leaves out Var_U[m].
 """
@@ -19,6 +20,7 @@ from ...numerics.threads import one_blas_thread
 from .gaussian_process import Prediction, Predictor
 
 #: Most test examples in a chunk, and most bytes of the path-path tensor between a chunk and the training examples.
+#: Larger: more memory. Smaller: slower.
 _CHUNK = 512
 _TENSOR_BYTES = 128 * 2**20
 
@@ -26,6 +28,8 @@ _TENSOR_BYTES = 128 * 2**20
 @dataclass(frozen=True, eq=False)
 class DrawsPredictor:
     """Predictor from the draws of one chain: draws of the path weights if there are any, otherwise draws of U.
+
+    There are d paths, C outputs and N0 features.
 
     Parameters
     ----------
@@ -40,7 +44,7 @@ class DrawsPredictor:
     path_weights_draws: np.ndarray | None = None
 
     def __call__(self, xi: np.ndarray) -> Prediction:
-        """Return mean and variance at attended inputs (examples, d, N0)."""
+        """Return mean and variance of the output at attended inputs xi (examples, d, N0)."""
         if self.path_weights_draws is not None:
             return predict_path_weights(self.path_weights_draws, xi)
         at = self.at_mean
@@ -48,18 +52,18 @@ class DrawsPredictor:
 
     @property
     def kernel(self) -> np.ndarray:
-        """The mean kernel of the draws."""
+        """Kernel between the training examples, (P, P) or (C, P, C, P), averaged over the draws."""
         return self.at_mean.kernel
 
     def alignment(self, count: int) -> np.ndarray:
-        """Return the kernel-task alignment of the mean kernel."""
+        """Return the overlaps of the labels with the ``count`` leading eigenvectors of the mean kernel."""
         return self.at_mean.alignment(count)
 
 
 def predict_draws(
     xi_train: np.ndarray, labels: np.ndarray, draws: np.ndarray, temperature: float, s_0: float, xi_new: np.ndarray
 ) -> Prediction:
-    """Return mean and variance of the output at new inputs, over draws of U.
+    """Return mean and variance of the output at new inputs, over draws of the order parameter U.
 
     Parameters
     ----------
@@ -99,6 +103,7 @@ def predict_path_weights(draws: np.ndarray, xi_new: np.ndarray) -> Prediction:
     draws : array (draws, d, N0) or (draws, d, C, N0)
         w with f(x) = sum_pi w^pi . xi^pi(x).
     xi_new : array (examples, d, N0)
+        Attended inputs xi to predict at.
     """
     count, d, *outputs, features = draws.shape
     columns = np.moveaxis(draws.reshape(count, d, -1, features), 2, 1).reshape(-1, d * features).T
@@ -113,7 +118,8 @@ def predict_path_weights(draws: np.ndarray, xi_new: np.ndarray) -> Prediction:
 class _KernelOfDraw:
     """Kernels K(U) between two sets of scaled attended inputs, for many U in turn.
 
-    The path-path tensor is used if d < N0 (it is smaller than the features mixed by U) and it fits into memory.
+    ``rows`` (n, d, N0) and ``columns`` (m, d, N0) are the two sets. Their tensor of products (d^2, n m) is stored if
+    d < N0 (it is then smaller than the features mixed by U) and it fits into memory.
     """
 
     def __init__(self, rows: np.ndarray, columns: np.ndarray) -> None:
@@ -125,7 +131,7 @@ class _KernelOfDraw:
             self.tensor = product.reshape(n, d, m, d).transpose(1, 3, 0, 2).reshape(d * d, n * m)
 
     def __call__(self, U: np.ndarray) -> np.ndarray:
-        """Return K(U), (rows C, columns C) with examples slowest, at U of shape (d, C, d, C)."""
+        """Return K(U), (n C, m C), at U of shape (d, C, d, C); the output varies faster than the example."""
         d, C = U.shape[:2]
         n, m = len(self.rows), len(self.columns)
         if self.tensor is not None:
@@ -139,7 +145,11 @@ class _KernelOfDraw:
 def _at(
     U: np.ndarray, own: _KernelOfDraw, cross: _KernelOfDraw, diagonal: np.ndarray, Y: np.ndarray, temperature: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and variance at one U, (examples C,) each."""
+    """Return mean and variance at one U (d, C, d, C), each (examples C,) with outputs fastest.
+
+    ``own`` is the kernel of training examples, ``cross`` that of new with training ones; ``diagonal`` (examples, d, d)
+    are products of a new example's paths; Y (P C,) are the labels.
+    """
     K, k = own(U), cross(U)
     K[np.diag_indices_from(K)] += temperature
     factor = cho_factor(K, lower=True, overwrite_a=True, check_finite=False)
@@ -150,7 +160,7 @@ def _at(
 
 
 def _chunks(xi: np.ndarray, numbers: int) -> Iterator[np.ndarray]:
-    """Yield chunks of the examples that fit into the tensor's memory at ``numbers`` floats per example."""
+    """Yield chunks of 64 to 512 examples, as many as fit into _TENSOR_BYTES at ``numbers`` floats per example."""
     step = int(np.clip(_TENSOR_BYTES // (8 * numbers), 64, _CHUNK))
     for first in range(0, len(xi), step):
         yield xi[first : first + step]

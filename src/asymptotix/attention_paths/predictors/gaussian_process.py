@@ -1,13 +1,14 @@
 """Prediction at a given order parameter: a Gaussian process whose kernel is a sum over pairs of paths.
 
-With d paths, C outputs and prior variance s_0 of the projection, the kernel, the mean and the variance (of f, without
-label noise) are
+With d paths, C outputs c, temperature T, prior variance s_0 of the projection and training examples mu, the kernel K,
+the mean and the variance of the output f (without label noise) at a new input x are
 
     K^{cc'}(x, x') = (s_0/d) sum_{pi, pi'} U^{(pi c),(pi' c')} xi^pi(x) . xi^pi'(x') / N_0
     mean^c = sum_{mu c'} k^{c,(mu c')} v^{mu c'},    v = (K + T)^{-1} Y
     variance^c = K^{cc}(x, x) - k^c (K + T)^{-1} k^c.
 
-The mean is linear in the attended inputs, mean^c = sum_pi w^{pi c} . xi^pi(x).
+K without arguments is that between training examples, k^c = K(x, training examples). The mean is linear in the attended
+inputs, mean^c = sum_pi w^{pi c} . xi^pi(x).
 
 Tiberi et al., arXiv:2405.15926, eqs. (9) and (10), for the variance eqs. (29) to (31), with one output. The paper's
 kernel has no factor s_0; every prior variance is one there.
@@ -38,6 +39,7 @@ class Predictor:
     xi : array (P, d, N_0)
         Attended inputs of the training examples.
     labels : array (P,) or (P, C)
+        Labels of P examples, with C outputs.
     U : array (d, d) or (d, C, d, C)
         Order parameter, positive semi-definite.
     temperature : float
@@ -61,7 +63,7 @@ class Predictor:
         self._weights = np.einsum("pcqe,eqk->cpk", self._U, projected, optimize=True).reshape(self._outputs, -1)
 
     def __call__(self, xi: np.ndarray) -> Prediction:
-        """Return mean and variance at attended inputs (examples, d, N_0)."""
+        """Return mean and variance of the output at attended inputs xi (examples, d, N_0)."""
         mean = xi.reshape(len(xi), -1) @ self._weights.T
         variance = np.stack([self._variance(xi, c) for c in range(self._outputs)], axis=1)
         shape = (len(xi), *self.labels.shape[1:])
@@ -69,7 +71,7 @@ class Predictor:
 
     @property
     def path_weights(self) -> np.ndarray:
-        """Weights w of the mean, (d, N_0) or (C, d, N_0)."""
+        """Weights w, (d, N_0) or (C, d, N_0), of the mean prediction sum_pi w^pi . xi^pi(x)."""
         rows = self._weights.reshape(self._outputs, *self.xi.shape[1:])
         return rows[0] if self.labels.ndim == 1 else rows
 
@@ -80,13 +82,13 @@ class Predictor:
         return self._kernel if self.labels.ndim == 1 else self._kernel.reshape(C, P, C, P)
 
     def alignment(self, count: int) -> np.ndarray:
-        """Return the alignment |e_r . Y|/sqrt(P C) of the labels with the eigenvectors e_r, by falling eigenvalue."""
+        """Return |e_r . Y|/sqrt(P C) for the labels Y and the kernel's ``count`` leading unit eigenvectors e_r."""
         values, vectors = np.linalg.eigh(self._kernel)
         order = np.argsort(values)[::-1][: min(count, len(values))]
         return abs(vectors[:, order].T @ self.labels.T.ravel()) / np.sqrt(self.labels.size)
 
     def _cross(self, xi: np.ndarray, c: int) -> np.ndarray:
-        """Return k^{c,(c' mu)} between new inputs and training examples, (new, C P) with outputs slow."""
+        """Return the kernel of output c at new inputs with the training examples' outputs, (new, C P), outputs slow."""
         blocks = [_mixed(self._U[:, c, :, other], xi) @ self._train.T for other in range(self._outputs)]
         return np.concatenate(blocks, axis=1)
 
@@ -97,12 +99,12 @@ class Predictor:
 
 
 def _mixed(block: np.ndarray, xi: np.ndarray) -> np.ndarray:
-    """Return sum_pi U_{pi pi'} xi^pi for every pi', (examples, d N_0)."""
+    """Return sum_pi U_{pi pi'} xi^pi for every pi', (examples, d N_0); ``block`` is U, (d, d)."""
     return np.matmul(block.T, xi).reshape(len(xi), -1)
 
 
 class NoPrediction:
-    """Predictor of a point without an order parameter, such as a failed one: all its values are nan."""
+    """Predictor of a point without an order parameter, such as a failed one: all its predictions are nan."""
 
     def __init__(self, labels: np.ndarray) -> None:
         self.labels = labels

@@ -16,7 +16,7 @@ from .chains import Chain
 
 
 def run_chains(chains: Sequence[ChainRecord], progress: Progress) -> KeyboardInterrupt | None:
-    """Run all chains to their end; return an interrupt that stopped them, for the caller to raise.
+    """Run all chains to their end; return the interrupt that stopped them, for the caller to raise, or None.
 
     The CPU seconds are shared among the chains by leapfrog steps, because JAX's threads belong to no chain.
     """

@@ -11,7 +11,7 @@ import numpy as np
 
 
 class ChainSettings(NamedTuple):
-    """Warm-up iterations, iterations per draw, number of draws, and the acceptance that the step size is tuned to."""
+    """Options of a chain: warm-up iterations, iterations per draw, number of draws, and target acceptance."""
 
     warmup: int
     thin: int
@@ -27,7 +27,7 @@ class ChainRecord:
     ----------
     settings : ChainSettings
     parts : list of dict
-        Observable -> draws, (draw, ...), one entry per block. Paths and outputs share one axis.
+        One entry per block of iterations: observable -> draws, (draw, ...). Paths and outputs share one axis.
     iterations, divergences : int
         Number of all iterations; number of divergent transitions after warm-up.
     leapfrog_steps : float
@@ -75,9 +75,10 @@ class ChainRecord:
 
 
 def earlier_chain(values: Mapping[str, Any], settings: ChainSettings) -> ChainRecord | None:
-    """Return the chain of an earlier outcome, whose values a table may have padded with nan.
+    """Return the chain of an earlier outcome, finished or with a state from which it continues.
 
-    The chain is finished, or has a state from which it continues. None if there are neither all draws nor a state.
+    ``values`` are the outcome's values, observable -> array, of which a table may have padded the draws with nan. The
+    result is None if they have neither all draws nor a state.
     """
     draws = {}
     if "order_parameter_draws" in values:

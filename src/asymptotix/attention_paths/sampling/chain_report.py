@@ -11,6 +11,7 @@ from ...core.status import Status
 from .chain_record import ChainRecord
 
 #: Limits for a converged chain: largest split R-hat over all chains, least effective samples of any entry of U.
+#: Stricter limits need longer chains; looser ones accept chains that have not mixed.
 LARGEST_R_HAT = 1.01
 LEAST_EFFECTIVE_SAMPLES = 100
 
@@ -46,7 +47,10 @@ def chain_outcomes(chains: Sequence[ChainRecord], *, outputs: int | None) -> lis
 
 
 def _summary(draws: Mapping[str, np.ndarray], outputs: int | None) -> ReportValues:
-    """Return the mean, its standard error and the draws, in the shape of the problem's order parameter."""
+    """Return mean, standard error and draws of U, shaped as in the problem, and the least effective samples.
+
+    ``draws`` is observable -> (draw, ...), with paths and outputs on one axis.
+    """
     own = {f"{name}_draws": _with_outputs(name, rows, outputs) for name, rows in draws.items()}
     U = own["order_parameter_draws"]
     effective = _effective_samples(U)
@@ -62,7 +66,7 @@ def _summary(draws: Mapping[str, np.ndarray], outputs: int | None) -> ReportValu
 
 
 def _with_outputs(name: str, rows: np.ndarray, outputs: int | None) -> np.ndarray:
-    """Split axes over (path, output) into two axes, if the labels have an axis for outputs."""
+    """Return draws ``rows`` with each axis over (path, output) split into two; unchanged if ``outputs`` is None."""
     if outputs is None:
         return rows
     if name == "order_parameter":
@@ -80,7 +84,7 @@ def _effective_samples(U: np.ndarray) -> np.ndarray:
 
 
 def _largest_r_hat(U: Sequence[np.ndarray]) -> float:
-    """Return the largest split R-hat over the entries of U, from as many draws as all chains have."""
+    """Return the largest split R-hat over the entries of U; all chains' draws (draw, m, m) are cut to the shortest."""
     from numpyro.diagnostics import split_gelman_rubin
 
     common = min(len(draws) for draws in U)

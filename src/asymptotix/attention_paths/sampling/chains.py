@@ -26,17 +26,18 @@ if TYPE_CHECKING:
 
     Data = TypeVar("Data")
 
-#: Most iterations in one block.
+#: Most iterations in one block. Larger: progress and interrupts wait longer. Smaller: more overhead.
 BLOCK = 100
 #: Least number of warm-up iterations per coordinate for a dense mass matrix, the posterior's covariance. With fewer
-#: iterations only the variances are learned, because such a covariance is worse than none.
+#: iterations only the variances are learned, because a covariance from so few iterations makes sampling slower.
 DENSE_ITERATIONS = 5
 
 
 class LogPosterior(Protocol):
-    """Posterior that a chain samples, in coordinates z that have about unit variance under the prior.
+    """Posterior that a chain samples, in coordinates z (size,) that have about unit variance under the prior.
 
-    It is hashable and holds everything that decides which program is compiled; all numbers are in ``data``.
+    It is hashable and holds everything that decides which program is compiled; all numbers are in ``data``. ``observe``
+    returns observable -> value at z.
     """
 
     @property
@@ -48,7 +49,11 @@ class LogPosterior(Protocol):
 
 
 class ChainPrograms(NamedTuple):
-    """Compiled functions: `start(z, key, data)`, `advance(state, data, count)` and, for many z, `observe(z, data)`."""
+    """Compiled functions of a chain's sampler.
+
+    ``start(z, key, data)`` returns the first state, ``advance(state, data, count)`` the state and block after ``count``
+    iterations, ``observe(z, data)`` observable -> values at many z.
+    """
 
     start: Callable[..., HMCState]
     advance: Callable[..., tuple[HMCState, ChainBlock]]
@@ -56,7 +61,7 @@ class ChainPrograms(NamedTuple):
 
 
 class ChainBlock(NamedTuple):
-    """Positions, numbers of leapfrog steps and divergence flags of up to BLOCK iterations."""
+    """Positions (BLOCK, size), numbers of leapfrog steps and divergence flags (BLOCK,) of up to BLOCK iterations."""
 
     z: jax.Array
     steps: jax.Array
@@ -104,11 +109,11 @@ class Chain(ChainRecord):
     Parameters
     ----------
     posterior, data
-        The posterior to sample.
+        The posterior to sample, and the data that its functions take.
     settings
         Options of the sampler.
     entropy
-        Seed and other numbers that, with posterior and data, determine every draw; see `streams`.
+        Integers that seed the chain: with posterior, data and settings they determine every draw.
     """
 
     @double_precision()
@@ -174,7 +179,7 @@ class Chain(ChainRecord):
 
     @double_precision()
     def restore(self, earlier: ChainRecord) -> None:
-        """Continue where an earlier chain of the same kind stopped; its draws beyond those of its state are ignored."""
+        """Continue from the state of an earlier chain of the same posterior; draws beyond that state are ignored."""
         flat, unravel = ravel_pytree(self._state)
         state = unravel(jnp.asarray(earlier.state[: len(flat)], flat.dtype))
         self.iterations = int(state.i)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CollapsedData(NamedTuple):
-    """Data: kernels of the paths, labels (P, C), temperature, and :meth:`Hierarchy.numbers` of the prior."""
+    """Data of the posterior: kernels of the paths, labels (P, C), temperature, and the prior's `Hierarchy.numbers`."""
 
     kernels: PathKernels
     labels: Array
@@ -30,9 +30,10 @@ class CollapsedData(NamedTuple):
 
 @dataclass(frozen=True)
 class CollapsedPosterior:
-    """Posterior p(U^(1..L+1) | Y), proportional to the Wishart prior times N(Y; 0, K(U^(1)) + T I), in the prior's z.
+    """Posterior p(U^(1..L+1) | Y) of the order parameters, in the coordinates z of :class:`Hierarchy`, the prior.
 
-    Only the shape of the hierarchy is kept: the widths enter through the data.
+    It is proportional to the Wishart prior times N(Y; 0, K(U^(1)) + T I), with labels Y, kernel K and temperature T.
+    Only the `shape` of the hierarchy is stored: the widths enter through the data.
     """
 
     hierarchy: Hierarchy
@@ -50,7 +51,7 @@ class CollapsedPosterior:
         return log_prior + fit
 
     def observe(self, z: jax.Array, data: CollapsedData) -> dict[str, Array]:
-        """Return U^(1), shape (d C, d C)."""
+        """Return {"order_parameter": U^(1)} at z, with U^(1) of shape (d C, d C), outputs fastest."""
         F = self.hierarchy.factors(z, data.numbers)[0][0]
         return {"order_parameter": F @ F.T}
 
@@ -58,7 +59,7 @@ class CollapsedPosterior:
 def collapsed_data(
     hierarchy: Hierarchy, xi: np.ndarray, labels: np.ndarray, temperature: float, variances: tuple[float, ...]
 ) -> CollapsedData:
-    """Return the posterior's data from attended inputs (P, d, N0), labels (P,) or (P, C) and s_0, s_1..s_L, s_a."""
+    """Return the data from attended inputs xi (P, d, N0), labels (P,) or (P, C), prior variances s_0, s_1..s_L, s_a."""
     kernels = path_kernels(xi, variances[0], hierarchy.outputs)
     columns = labels.reshape(len(xi), hierarchy.outputs)
     return CollapsedData(kernels, columns, np.float64(temperature), hierarchy.numbers(variances[1:]))

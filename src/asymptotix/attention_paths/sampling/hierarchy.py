@@ -37,7 +37,7 @@ from ...numerics.arrays import Array
 
 
 class Level(NamedTuple):
-    """Shape of one factor A: heads H_l, rows m, width N_l; A has min(m, N_l) columns."""
+    """Shape of the noise factor A of one layer: heads H_l, rows m, width N_l; A has min(m, N_l) columns."""
 
     heads: int
     rows: int
@@ -58,7 +58,10 @@ class Level(NamedTuple):
 
 
 class LevelNumbers(NamedTuple):
-    """Numbers of one level l: sqrt(s_l / N_l); degrees of freedom of A's diagonal; constants of its log density."""
+    """Numbers of one layer l: sqrt(s_l / N_l), degrees of freedom k of A's diagonal, constants of its log density.
+
+    The last two are arrays (m,), or empty if A is not triangular.
+    """
 
     scale: float | jax.Array
     degrees: Array
@@ -74,14 +77,14 @@ class Hierarchy:
     heads
         H_1..H_L.
     widths
-        N_1..N_L, N_a.
+        N_1..N_L, N_a: input widths of the layers and of the readout.
     outputs
         C.
 
     Notes
     -----
-    The diagonal of a triangular A enters as ln A_ii = (ln k)/2 + z_i / sqrt(2 k), k = N - i: nearly standard normal for
-    large k, so that one step size suits all coordinates at all widths.
+    The diagonal of a triangular noise factor A has the coordinates z_i with ln A_ii = (ln k)/2 + z_i / sqrt(2 k) and
+    k = N - i. They are nearly standard normal for large k, so that one step size suits all coordinates at all widths.
     """
 
     heads: tuple[int, ...]
@@ -90,7 +93,7 @@ class Hierarchy:
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:
-        """Shapes of the factors A, from the readout to the first layer."""
+        """Shapes of the noise factors A, from the readout to the first layer."""
         found, columns = [], self.outputs
         for H, N in zip((1, *self.heads[::-1]), self.widths[::-1], strict=True):
             found.append(Level(H, H * columns, N))
@@ -108,7 +111,7 @@ class Hierarchy:
         return Hierarchy(self.heads, tuple(level.columns for level in self.levels[::-1]), self.outputs)
 
     def numbers(self, variances: Sequence[float]) -> tuple[LevelNumbers, ...]:
-        """Return the numbers of every level, in the order of `levels`; ``variances`` are s_1..s_L, s_a."""
+        """Return the numbers of every layer, in the order of `levels`; ``variances`` are s_1..s_L, s_a."""
         found = []
         for level, s in zip(self.levels, tuple(variances)[::-1], strict=True):
             k = level.width - np.arange(level.rows if level.triangular else 0, dtype=float)
@@ -118,7 +121,7 @@ class Hierarchy:
         return tuple(found)
 
     def factors(self, z: jax.Array, numbers: Sequence[LevelNumbers]) -> tuple[list[jax.Array], jax.Array | float]:
-        """Return F^(1), ..., F^(L+1) and the log density of the coordinates z, shape (size,).
+        """Return the factors F^(1), ..., F^(L+1) of U^(l) = F^(l) F^(l)^T, and the log prior density of z (size,).
 
         ``numbers`` may come from any hierarchy of the same `shape`.
         """
@@ -134,7 +137,7 @@ class Hierarchy:
 
 
 def _noise_factor(z: jax.Array, level: Level, numbers: LevelNumbers) -> tuple[jax.Array, jax.Array]:
-    """Return A with A A^T ~ Wishart(N, I_m), and the log density of its coordinates."""
+    """Return A with A A^T ~ Wishart(N, I_m) from its coordinates z (level.size,), and their log density."""
     if not level.triangular:
         return z.reshape(level.rows, level.width), _log_normal(z)
     k = numbers.degrees
@@ -149,7 +152,7 @@ def _noise_factor(z: jax.Array, level: Level, numbers: LevelNumbers) -> tuple[ja
 
 
 def _lower_triangle(z: jax.Array, rows: int) -> jax.Array:
-    """Return a lower triangle that holds each of the m (m + 1)/2 numbers z once.
+    """Return a lower-triangular matrix (m, m), m = ``rows``, that has each of the m (m + 1)/2 numbers z once.
 
     Concatenation and a mask avoid index assignment, whose scatter XLA turns into a slow loop on CPUs.
     """
@@ -161,6 +164,6 @@ def _log_normal(z: jax.Array) -> jax.Array:
 
 
 def _times_blocks(F: jax.Array, A: jax.Array, heads: int) -> jax.Array:
-    """Return (I_H (x) F) A."""
+    """Return (I_H (x) F) A: each of the ``heads`` = H blocks of rows of A, multiplied by F from the left."""
     blocks = A.reshape(heads, F.shape[1], A.shape[1])
     return jnp.matmul(F, blocks, precision=jax.lax.Precision.HIGHEST).reshape(-1, A.shape[1])

@@ -141,14 +141,15 @@ class NUTS(Algorithm):
         earlier: _Earlier,
         progress: Progress,
     ) -> Iterator[tuple[int, int, Outcome]]:
-        """Run the points like :meth:`run_points`, but resume the runs in ``earlier``; they end in the same draws.
+        """Run the points like :meth:`run_points`, but resume the runs in ``earlier``.
 
-        Runs that have all their draws are not run again, but reported again together with the others.
+        A resumed run has the same draws as an uninterrupted one. Runs that have all their draws are not run again, but
+        reported again, because diagnostics such as R-hat come from all chains of a point.
 
         Parameters
         ----------
         earlier
-            (position in ``points``, position in ``seeds``) -> values of the earlier outcome.
+            (position in ``points``, position in ``seeds``) -> values of the earlier outcome, observable -> array.
         """
         from .chain_pool import run_chains
 
@@ -172,7 +173,7 @@ class NUTS(Algorithm):
         seeds: Sequence[int],
         before: Mapping[int, Mapping[str, np.ndarray]],
     ) -> list[ChainRecord]:
-        """Return one chain per seed: a new one, or the one of an earlier call, finished or to be continued."""
+        """Return one chain per seed, new or from ``before``: position in ``seeds`` -> values of an earlier outcome."""
         from .chains import Chain, placed
 
         sampled, data = _sampled(self.space, problem, widths)
@@ -198,7 +199,7 @@ def _path_posterior(problem: Problem) -> PathPosterior:
 
 
 def _coordinates(space: str, problem: PathPosterior, widths: tuple[int, ...]) -> WeightPosterior | Hierarchy:
-    """Return the coordinates of a chain's position: weights, or order parameters. Imported here: both load JAX."""
+    """Return the definition of a chain's coordinates, weights or order parameters; imported late, as both load JAX."""
     heads, outputs = problem.network.heads, problem.outputs
     if space == "weights":
         from .weight_space import WeightPosterior
@@ -212,7 +213,7 @@ def _coordinates(space: str, problem: PathPosterior, widths: tuple[int, ...]) ->
 def _sampled(
     space: str, problem: PathPosterior, widths: tuple[int, ...]
 ) -> tuple[WeightPosterior, WeightData] | tuple[CollapsedPosterior, CollapsedData]:
-    """Return the posterior to sample, and its data."""
+    """Return the posterior to sample in ``space`` ("collapsed" or "weights"), and its data."""
     from .collapsed import CollapsedPosterior, collapsed_data
     from .weight_space import WeightPosterior, weight_data
 
@@ -224,7 +225,7 @@ def _sampled(
 
 
 def _whole_widths(problem: PathPosterior, width: float) -> tuple[int, ...]:
-    """Return N_1..N_L, N_a as integers, or raise ValueError if they are not whole numbers."""
+    """Return N_1..N_L, N_a at this width as integers, or raise ValueError if they are not whole numbers."""
     if not np.isfinite(width):
         raise ValueError(
             f"width must be finite to be sampled, got {width}; solve(..., width=inf) is the Gaussian-process limit"

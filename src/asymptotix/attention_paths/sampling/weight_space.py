@@ -30,7 +30,7 @@ from ..network.weights import Weights
 
 
 class WeightData(NamedTuple):
-    """Data: attended inputs (P, d N0), labels (P, C), temperature, and variances s_0, s_1..s_L, s_a."""
+    """Data of the posterior: attended inputs (P, d N0), labels (P, C), temperature, prior variances s_0..s_L, s_a."""
 
     xi: Array
     labels: Array
@@ -47,7 +47,7 @@ class WeightPosterior:
     heads
         H_1..H_L.
     widths
-        N_1..N_L, N_a.
+        N_1..N_L, N_a: input widths of the layers and of the readout.
     features
         N0.
     outputs
@@ -61,7 +61,7 @@ class WeightPosterior:
 
     @cached_property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of V0, V^1..V^L and a, in their order in z."""
+        """Shapes of the projection V0, the values V^1..V^L and the readout a, in their order in z."""
         N = self.widths
         layers = tuple(zip(self.heads, N[1:], N[:-1], strict=True))
         return ((N[0], self.features), *layers, (self.outputs, N[-1]))
@@ -71,7 +71,7 @@ class WeightPosterior:
         return sum(math.prod(shape) for shape in self.shapes)
 
     def weights(self, z: Array, variances: Array | Sequence[float]) -> Weights:
-        """Return the weights of order one, with `a` of shape (C, N_a)."""
+        """Return the weights of order one at z, `a` as (C, N_a); ``variances`` are the prior's, s_0, s_1..s_L, s_a."""
         parts, first = [], 0
         for shape, s in zip(self.shapes, variances, strict=True):
             last = first + math.prod(shape)
@@ -80,18 +80,18 @@ class WeightPosterior:
         return Weights(parts[0], parts[1:-1], parts[-1])
 
     def effective_weights(self, weights: Weights) -> Array:
-        """Return E^(1), shape (d C, N_1)."""
+        """Return the effective weights E^(1) of all d paths, (d C, N_1); the C outputs vary fastest."""
         E = weights.a
         for V in list(weights.V)[::-1]:
             E = (E @ V / math.sqrt(E.shape[-1])).reshape(-1, V.shape[-1])
         return E
 
     def path_weights(self, weights: Weights, E: Array) -> Array:
-        """Return w, shape (d C, N0), from the weights and their E^(1)."""
+        """Return path weights w, (d C, N0), with f_c = sum_pi w^{pi c} . xi^pi; E are the effective weights E^(1)."""
         return E @ weights.V0 / math.sqrt(math.prod(self.heads) * self.widths[0] * self.features)
 
     def log_density(self, z: Array, data: WeightData) -> Array:
-        """Return ln p(z | Y) up to a constant."""
+        """Return ln p(z | Y) at z (size,), up to a constant."""
         weights = self.weights(z, data.variances)
         w = self.path_weights(weights, self.effective_weights(weights))
         w = w.reshape(-1, self.outputs, self.features).transpose(0, 2, 1).reshape(-1, self.outputs)
@@ -105,6 +105,6 @@ class WeightPosterior:
 
 
 def weight_data(xi: np.ndarray, labels: np.ndarray, temperature: float, variances: tuple[float, ...]) -> WeightData:
-    """Return the posterior's data from attended inputs (P, d, N0), labels (P,) or (P, C) and s_0, s_1..s_L, s_a."""
+    """Return the data from attended inputs xi (P, d, N0), labels (P,) or (P, C), prior variances s_0, s_1..s_L, s_a."""
     P = len(xi)
     return WeightData(xi.reshape(P, -1), labels.reshape(P, -1), np.float64(temperature), np.array(variances))

@@ -142,10 +142,11 @@ class Action:
         return other
 
     def drafts(self, coarse: bool) -> Iterator[tuple[float, Action]]:
-        """Yield cheaper actions with nearby minima, the cheapest first, as starts of the search; none if S is cheap.
+        """Yield (gradient, draft), where a draft is a cheaper action with a nearby minimum, the cheapest first.
 
-        Each comes with a scaled gradient; below it, the draft's minimiser gets no nearer to that of S. The coarse draft
-        omits most directions of token space, and its minimum is some percent off. The other is S in single precision.
+        The search for the minimum starts on the drafts; there are none if S is cheap. Below the scaled gradient given,
+        the draft's minimiser gets no nearer to that of S. With ``coarse``, the first draft may omit most directions of
+        token space, and its minimum is some percent off. The last draft is S in single precision.
         """
         energy = self._energy
         noise = self._rounding_of_single_kernel / self.temperature
@@ -181,7 +182,7 @@ class Action:
     def at(self, U: Matrix, start: Sequence[Matrix] | None = None) -> ActionValue:
         """Return S, its gradient and their parts at a symmetric positive definite U of shape (d C, d C).
 
-        `start` holds the deeper order parameters at which their elimination begins, such as the `inner` of a nearby U.
+        `start` holds U^(2), ..., U^(L+1) at which their elimination begins, such as the `inner` of a nearby U.
         """
         self._require_definite(U)
         energy = self._energy.at(U, self.temperature)
@@ -239,7 +240,7 @@ def checked_variances(prior_variance: float | Sequence[float], layers: int) -> t
 
 
 def checked_ratios(width_ratios: Sequence[float] | None, layers: int) -> tuple[float, ...]:
-    """Return L + 1 positive ratios r_1..r_L, r_a; all are one where nothing is given."""
+    """Return L + 1 positive ratios r_1..r_L, r_a (readout); all are one where nothing is given."""
     if width_ratios is None:
         return (1.0,) * (layers + 1)
     return _positive_numbers("width_ratios", width_ratios, layers + 1)

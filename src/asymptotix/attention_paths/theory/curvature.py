@@ -102,7 +102,7 @@ class Curvature:
 
 
 def _solve(curvature: Curvature, slope: Sequence[Matrix]) -> list[Matrix]:
-    """Solve curvature(X) = -slope by conjugate gradients; stop where the curvature is not positive."""
+    """Return X with curvature(X) = -slope, by conjugate gradients that stop where the curvature is not positive."""
     X, residual = [np.zeros_like(g) for g in slope], [-g for g in slope]
     direction, size = residual, _dot(residual, residual)
     enough = ACCURACY**2 * size
@@ -132,7 +132,7 @@ def _roots(X: Matrix) -> tuple[Matrix, Matrix]:
 
 
 def _times_repeated(Z: Matrix, X: Matrix) -> Matrix:
-    """Return Z (I (x) X)."""
+    """Return Z (I_n (x) X) for Z (m, n k) and X (k, k)."""
     return (Z.reshape(len(Z), -1, len(X)) @ X).reshape(len(Z), -1)
 
 

@@ -72,7 +72,7 @@ class Layers(NamedTuple):
         return math.prod(self.heads)
 
     def coefficients(self, layer: int) -> tuple[float, float]:
-        """Return c and the factor of PT(U^(l)) in the equation for U^(l+1); `layer` is l - 1, from zero."""
+        """Return c and the factor of PT(U^(l)) in B of the Riccati equation for U^(l+1); `layer` is l - 1."""
         s, s_next = self.variances[layer : layer + 2]
         relative = self.ratios[layer] / self.ratios[layer + 1]
         return s_next * (self.heads[layer] * relative - 1.0), relative * s_next / s
@@ -139,7 +139,7 @@ def eliminate(U: Matrix, layers: Layers, start: Sequence[Matrix] | None = None) 
 
 
 def entropy(U: Matrix, inner: Sequence[Matrix], layers: Layers) -> float:
-    """Return S_0 at U^(1) = U and U^(2..L+1) = inner."""
+    """Return the entropy S_0 at U^(1) = U and (U^(2), ..., U^(L+1)) = inner."""
     u = inner[-1]
     total = layers.ratios[-1] * (np.trace(u) / layers.variances[-1] - log_det(u))
     here, log_det_here = U, log_det(U)
@@ -172,7 +172,10 @@ def _positive_root(w: Matrix, c: float) -> Matrix:
 
 
 def _accelerated(U: Matrix, inner: list[Matrix], layers: Layers) -> list[Matrix]:
-    """Sweep with Anderson acceleration on the logarithms; a safeguard returns to plain sweeps where that fails."""
+    """Return U^(2), ..., U^(L+1) by sweeps from `inner`, with Anderson acceleration on their logarithms.
+
+    A plain sweep replaces an accelerated one that fails.
+    """
     sizes, point = [len(X) for X in inner], to_log(inner)
     anderson = Anderson(len(point), MEMORY, MAX_MOVE)
     least, stalled, change = np.inf, 0, np.inf
@@ -192,7 +195,7 @@ def _accelerated(U: Matrix, inner: list[Matrix], layers: Layers) -> list[Matrix]
 
 
 def _sweep(U: Matrix, before: Sequence[Matrix], layers: Layers) -> list[Matrix]:
-    """Move every deeper order parameter to its minimum given its neighbours, from the first layer to the readout."""
+    """Return U^(2), ..., U^(L+1) after each in turn is moved from `before` to its minimum given its neighbours."""
     depth, above, inner = len(layers.heads), U, list(before)
     paired = inner[-1].size == 1
     for layer in range(depth - 2 if paired else depth):
@@ -204,7 +207,7 @@ def _sweep(U: Matrix, before: Sequence[Matrix], layers: Layers) -> list[Matrix]:
 
 
 def _stationary(above: Matrix, below: Matrix | None, layers: Layers, layer: int) -> Matrix:
-    """Return the stationary U^(l+1) given U^(l) and U^(l+2) (None for the readout); `layer` is l - 1, from zero."""
+    """Return the stationary U^(l+1); `above` = U^(l), `below` = U^(l+2) (None for the readout), `layer` = l - 1."""
     c, share = layers.coefficients(layer)
     B = share * partial_trace(above, layers.heads[layer])
     A = np.eye(len(B)) if below is None else extended_inverse(below, layers.heads[layer + 1])
@@ -212,11 +215,12 @@ def _stationary(above: Matrix, below: Matrix | None, layers: Layers, layer: int)
 
 
 def _last_pair(above: Matrix, layers: Layers, guess: float | None) -> tuple[Matrix, Matrix]:
-    """Return the stationary U^(L) and scalar u together, given U^(L-1).
+    """Return the stationary U^(L) and scalar u together, given `above` = U^(L-1) and a first `guess` of u.
 
     In the eigenbasis of B the Riccati equation at A = 1/u is x_i^2 / u + c x_i = b_i. With y_i = x_i / u, which falls
-    with u, the equation for u is u + c_a = k sum_i y_i. A negative c_a is moved to the right side; then the difference
-    of the logarithms of both sides rises with ln u from negative to positive values.
+    with u, the readout's equation is u + c_a = k sum_i y_i, with its `coefficients` c_a and k. A negative c_a is moved
+    to the right side; then the difference of the logarithms of both sides rises with ln u from negative to positive
+    values.
     """
     depth = len(layers.heads)
     (c, share), (c_a, k) = layers.coefficients(depth - 2), layers.coefficients(depth - 1)

@@ -47,7 +47,7 @@ SAMPLED = 4
 
 
 class EnergyValue(NamedTuple):
-    """The energy, the Cholesky factor of K + T I (lower, example fastest), v = (K + T I)^-1 Y, (P, C), and T."""
+    """The energy, the lower Cholesky factor of K + T I (example fastest), v = (K + T I)^-1 Y, (P, C), and T."""
 
     value: float
     factor: Matrix
@@ -58,7 +58,8 @@ class EnergyValue(NamedTuple):
 class Spread(NamedTuple):
     """Spread over token space of the whitened features w^pi = l^-1 features^pi and the projections p^pi of v.
 
-    Here b_1..b_r are the principal directions of p, and M is the covariance of w over paths and examples, of trace one.
+    Here K + T I = l l^T, b_1..b_r are the principal directions of p, and M is the covariance of w over paths and
+    examples, of trace one.
 
     Attributes
     ----------
@@ -82,7 +83,7 @@ class Spread(NamedTuple):
 
 
 class Slopes(NamedTuple):
-    """D and R, each of size d C, and a function for the `Spread` that the curvature is estimated from, or None."""
+    """D and R, each (d C, d C), and a function that returns the `Spread` for estimates of the curvature, or None."""
 
     D: Matrix
     R: Matrix
@@ -138,7 +139,7 @@ class Energy:
         return 1 + int(np.searchsorted(np.cumsum(variances), share * variances.sum()))
 
     def draft(self, directions: int) -> Energy:
-        """Return the energy in single precision, with all but the leading directions of token space taken as noise."""
+        """Return the energy in single precision; all but the first ``directions`` of token space act like noise."""
         other = copy.copy(self)
         other.features = self.features[:, :directions].astype(np.float32)
         rest = self.features.reshape(self.paths, -1)[:, directions * self.examples :]
@@ -160,7 +161,7 @@ class Energy:
         return EnergyValue(float(log_det + self._labels @ v), factor, v.reshape(self.outputs, -1).T, temperature)
 
     def slopes(self, energy: EnergyValue) -> Slopes:
-        """Return D and R; where the features are costly, also a function for the `Spread` of the whitened features."""
+        """Return D and R, and if the features are costly a function for the `Spread` of the whitened features."""
         # Projections of v on the features, (d, C, r) before the reshape.
         v = energy.mean_weights.astype(self.features.dtype, copy=False)
         projected = (self.features @ v).transpose(0, 2, 1).reshape(self.paths * self.outputs, -1).astype(np.float64)
@@ -242,9 +243,10 @@ def _spread(energy: EnergyValue, whitened: Matrix, projected: Matrix) -> Spread:
 
 
 def path_features(xi: Matrix, scale: float) -> Matrix:
-    """Return scaled inputs as (d, r, P), in the r <= N0 principal directions of token space; no kernel changes.
+    """Return ``scale`` xi for inputs xi (P, d, N0) as (d, r, P), in r <= N0 principal directions of token space.
 
-    With examples as fastest index, the kernel, the triangular solve and D are one large product each, without copies.
+    No inner product changes. With examples as fastest index, the kernel, the triangular solve and D are one large
+    product each, without copies.
     """
     P, d, N0 = xi.shape
     X = xi.reshape(P * d, N0)

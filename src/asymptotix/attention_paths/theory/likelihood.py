@@ -28,7 +28,7 @@ from .path_table import SMALL_BYTES, PathTable, table_bytes
 
 
 class PathKernels(NamedTuple):
-    """The kernels of pairs of paths, or the features that give them; the other one is None.
+    """The kernels of all pairs of paths, or the features that give them; one of the two is None.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ def stored_bytes(examples: int, paths: int, features: int, outputs: int = 1) -> 
 
 
 def kernel(F: Array, kernels: PathKernels, outputs: int = 1) -> Array:
-    """Return K(U) for U = F F^T, shape (P C, P C), examples slowest; F has rows (path, output)."""
+    """Return K(U), (P C, P C), examples slowest, for U = F F^T; F (d C, k) has its rows sorted by path, then output."""
     C = outputs
     if kernels.tensor is None:
         X = kernels.features
@@ -138,6 +138,6 @@ log_gaussian.defvjp(_forward, _backward)
 def log_likelihood(
     F: Array, kernels: PathKernels, labels: Array, temperature: float | jax.Array, outputs: int = 1
 ) -> jax.Array:
-    """Return ln N(Y; 0, K(F F^T) + T I) of labels of shape (P,) or (P, C)."""
+    """Return ln N(Y; 0, K(F F^T) + T I) of labels Y of shape (P,) or (P, C), with F as in :func:`kernel`."""
     Y = labels.reshape(-1)
     return log_gaussian(kernel(F, kernels, outputs) + temperature * jnp.eye(len(Y)), Y)

@@ -11,7 +11,10 @@ Matrix = NDArray[np.float64]
 
 
 def to_log(matrices: Sequence[Matrix]) -> Matrix:
-    """Join the upper triangles of all log X; off-diagonal entries times sqrt 2, so that lengths are Frobenius norms."""
+    """Return one vector with the upper triangles, row by row, of the logarithms of all matrices.
+
+    Off-diagonal entries are multiplied by sqrt 2, so that lengths are Frobenius norms.
+    """
     parts = []
     for X in matrices:
         values, vectors = np.linalg.eigh(X)

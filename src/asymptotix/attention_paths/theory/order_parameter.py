@@ -73,7 +73,7 @@ class OrderParameter:
         ((pi c), (pi' c')) is the posterior mean of Veff^{pi c} . Veff^{pi' c'} / N_1 for the effective weights
         Veff^{pi c} of a path and an output.
     inner
-        The deeper layers' U^(2), ..., U^(L+1).
+        The deeper layers' U^(2), ..., U^(L+1), as matrices.
     action
         S at the minimum.
     evaluations
@@ -202,7 +202,7 @@ def _accelerated(
 
 
 def _is_trusted(norm: float, failures: int) -> bool:
-    """Return whether a Newton step is taken at the scaled gradient ``norm``, after so many failures."""
+    """Return whether a Newton step is taken at the scaled gradient ``norm``, after ``failures`` failed Newton steps."""
     return failures < len(NEWTON) and norm < NEWTON[failures]
 
 

@@ -1,4 +1,4 @@
-"""Stored kernels of all pairs of paths: K(U), and the slope of its log-determinant, take one pass over them each.
+"""Stored kernels of all pairs of paths: one pass over them gives K(U), another the slope of its log-determinant.
 
     K^{mu nu} = (s_0 / d) sum_{pi pi'} U^{pi pi'} C_{pi pi'}^{mu nu},  C_{pi pi'}^{mu nu} = xi^pi(mu) . xi^pi'(nu) / N0.
 
@@ -16,7 +16,7 @@ SMALL_BYTES, LARGE_BYTES = 64 * 2**20, 640 * 2**20
 
 
 def table_bytes(examples: int, paths: int, features: int) -> int:
-    """Return the memory of the table in bytes; 0 where none is stored."""
+    """Return the memory of the table in bytes, or 0 where none is stored; ``features`` is N0, the size of a token."""
     needed = 2 * examples * (examples + 1) * paths * (paths + 1)
     return needed if needed <= (LARGE_BYTES if 2 * (paths + 1) <= features else SMALL_BYTES) else 0
 
@@ -49,7 +49,10 @@ class PathTable:
         return upper.T
 
     def slope(self, lower: NDArray) -> NDArray:
-        """Return D^{pi pi'} = (s_0 / d) sum_{mu nu} A^{mu nu} C_{pi pi'}^{mu nu}, given the lower triangle of A."""
+        """Return D^{pi pi'} = (s_0 / d) sum_{mu nu} A^{mu nu} C_{pi pi'}^{mu nu}, (d, d).
+
+        ``lower`` (P, P) is the lower triangle of A = (K + T I)^-1.
+        """
         A = np.ascontiguousarray(lower.T).ravel()[self._places] * self._count
         half = np.zeros((self.paths, self.paths))
         half[self._pairs] = 0.5 * (self.sums @ A)

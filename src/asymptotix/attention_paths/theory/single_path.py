@@ -1,18 +1,20 @@
 """One path and one output: the order parameter is a number, and the action is a function of one variable.
 
-With one head in every layer, y_l = U^(l) / (s_l U^(l+1)) for l = 1..L and y_{L+1} = u / s_{L+1}, the entropy is
+With one head in every layer, prior variances s_l, relative widths r_l, y_l = U^(l) / (s_l U^(l+1)) for l = 1..L and
+y_{L+1} = u / s_{L+1}, the entropy is
 
     S_0 = sum_{l=1}^{L+1} r_l (y_l - ln y_l - ln s_l),    U = prod_l s_l y_l.
 
-At fixed U the entropy is least at y_l = 1 + lambda / r_l, where U determines lambda = dS_0 / d ln U. Equal widths give
+At fixed U the entropy is least at y_l = 1 + lambda / r_l, where U determines lambda = dS_0 / d ln U. Equal widths and
+variances s2 give
 
     S_0(U) = (L + 1) U^{1/(L+1)} / s2 - ln U,    U^(l) = U^{(L+2-l)/(L+1)}    (second: at s2 = 1).
 
 This corrects the paper. Tiberi et al., arXiv:2405.15926, has U s2^{-(L+1)} - ln U for one head below eq. (12), while
-the elimination from its own eqs. (32) and (33) gives the formula above. Both have the same minimum without data,
-U = s2^{L+1}, but for L >= 1 their slopes differ elsewhere. The printed form has the cost of one factor U, whereas the
-L + 1 layers share this factor and each has the cost of U^{1/(L+1)}. So the printed form makes U far too small wherever
-the data favour a large U.
+the elimination from its own eqs. (32) and (33) gives the formula above. Both have the same minimum without data, U =
+s2^{L+1}, but for L >= 1 their slopes differ elsewhere. The L + 1 layers share a factor U, each at the cost of
+U^{1/(L+1)}; the printed form has the cost of one factor U, and so makes U far too small wherever the data favour a
+large U.
 
 In the eigenbasis of the kernel of the inputs, with eigenvalues kappa_i at U = 1 and components q_i of the labels,
 
@@ -46,8 +48,8 @@ STEP = 0.1
 class SinglePath:
     """Action of a network with one head in every layer and one output, at any width.
 
-    The variable is t = ln(1 + lambda / min r). It grows with ln U, is unbounded on both sides, and gives U, the deeper
-    order parameters and S in closed form.
+    The variable is t = ln(1 + lambda / min r), with lambda = dS_0 / d ln U and relative widths r. It grows with ln U,
+    is unbounded on both sides, and gives U, the deeper order parameters and S in closed form.
 
     Parameters
     ----------
@@ -119,7 +121,7 @@ class SinglePath:
         return self._ratios.min() * np.expm1(t)
 
     def _layers(self, t: Matrix | float) -> Matrix:
-        """Return y_l = 1 + lambda / r_l, layers last. At the smallest ratio this is e^t, which never rounds to zero."""
+        """Return y_l = 1 + lambda / r_l, layers on the last axis; at the least r_l it is e^t, never zero."""
         r = self._ratios.min()
         return ((self._ratios - r) + r * np.exp(np.asarray(t)[..., None])) / self._ratios
 

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 #: Precision of products: the device's default (recent GPUs: 10 bits of mantissa, 23 in the sums), or full float32.
 PRECISIONS = ("default", "highest")
-#: Number of examples that are evaluated together.
+#: Number of examples that are evaluated together. Larger: more memory. Smaller: slower on a GPU.
 _EVALUATED_AT_ONCE = 256
 
 
 class TrainRule(NamedTuple):
-    """Settings that decide which program is compiled."""
+    """Settings that decide which program is compiled: draw(constants, key) -> batch, readout, one of PRECISIONS."""
 
     draw: Draw
     readout: int | str
@@ -65,7 +65,7 @@ class TrainState(NamedTuple):
 
 
 def state_at_start(trained: Trainable) -> TrainState:
-    """Return the state before the first step."""
+    """Return the state before the first step, with moments and sums of zero."""
     placed = jax.tree.map(jnp.asarray, trained)
     zero = jnp.zeros((), jnp.float32)
     return TrainState(placed, _optimizer(AdamRates(0.0, 0.0)).init(placed), jnp.zeros((), jnp.int32), zero, zero)
@@ -75,7 +75,7 @@ def state_at_start(trained: Trainable) -> TrainState:
 def advanced(
     state: TrainState, constants: object, key: jax.Array, count: jax.Array, rates: AdamRates, *, rule: TrainRule
 ) -> TrainState:
-    """Return the state ``count`` steps later."""
+    """Return the state after ``count`` more steps; the batch of step k is draw(constants, key with k folded in)."""
     optimizer = _optimizer(rates)
 
     def loss_of(trained: Trainable, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -95,7 +95,7 @@ def advanced(
 
 
 class Evaluation:
-    """Inputs and labels on the device, in parts of equal size, for the evaluation of networks."""
+    """Labelled examples, inputs (P, T, N0) and labels (P,), on the device, on which networks are evaluated."""
 
     def __init__(self, inputs: np.ndarray, labels: np.ndarray) -> None:
         self.count, size = len(labels), _EVALUATED_AT_ONCE
@@ -106,7 +106,7 @@ class Evaluation:
         self.parts = jnp.asarray(x.reshape(-1, size, *inputs.shape[1:])), jnp.asarray(y.reshape(-1, size))
 
     def accuracy_and_error(self, trained: Trainable, rule: TrainRule) -> tuple[float, float]:
-        """Return the share of right signs and the mean of (f - y)^2."""
+        """Return the share of outputs f with the sign of their label y, and the mean of (f - y)^2."""
         right, error = _evaluated(trained, *self.parts, readout=rule.readout, precision=rule.precision)
         return float(right) / self.count, float(error) / self.count
 

@@ -1,6 +1,6 @@
-"""Files of arrays with a description: npz with a checksum at the end, whose first member describes the contents.
+"""Files of named arrays with a JSON header: an npz archive, whose first member is the header, and a checksum.
 
-``numpy.load`` opens such a file. Nothing is pickled, and where networks are trained NumPy suffices to write it.
+``numpy.load`` opens such a file. Nothing is pickled, and NumPy suffices to write it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from ...core.dataset.checksums import seal
 from ...core.dataset.whole_file import read_whole, write_whole
 
-#: Name of the first member; a damaged file is recognised by it as written by asymptotix.
+#: Name of the first member of the archive. It shows that asymptotix wrote a file, even if the file is damaged.
 _HEADER = "asymptotix"
 _BEGIN = b"PK\x03\x04"
 _SEAL_LENGTH = len(seal(b""))
@@ -28,7 +28,7 @@ class DamagedFile(ValueError):
 
 
 def write_arrays(path: str | os.PathLike, header: Mapping[str, object], arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a file for :func:`read_arrays`; it appears only when it is complete."""
+    """Write a file for `read_arrays`; it appears only when complete. ``header`` has JSON values, one being "kind"."""
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **{_HEADER: np.array(json.dumps(header))}, **arrays)
     line = seal(buffer.getbuffer())
@@ -38,7 +38,7 @@ def write_arrays(path: str | os.PathLike, header: Mapping[str, object], arrays: 
 
 
 def read_arrays(path: str | os.PathLike, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return header and arrays of a file whose header names this ``kind``.
+    """Return the header and name -> array of a file whose header entry "kind" is ``kind``.
 
     Raises
     ------
@@ -65,6 +65,6 @@ def read_arrays(path: str | os.PathLike, kind: str) -> tuple[dict[str, Any], dic
 
 
 def _names_us(data: bytes) -> bool:
-    """Return whether the first member of a zip file is our header, judged by the bytes that are left."""
+    """Return whether ``data`` begins like a file of asymptotix; a file cut off within its beginning counts too."""
     begin, name = data[: len(_BEGIN)], data[30 : 30 + len(_HEADER)]
     return _BEGIN.startswith(begin) and _HEADER.encode().startswith(name)

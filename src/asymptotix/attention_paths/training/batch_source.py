@@ -16,8 +16,8 @@ from ...numerics import checks
 from ...numerics.arrays import Array
 from ..network.given_arrays import checked_tokens, require_signs
 
-#: Function that returns a batch from constants and a key; it is compiled. The constants are its arguments, because a
-#: data set inside a program would be copied into the program and processed by the compiler.
+#: Function (constants, key) -> batch, a pair (inputs, labels); it is compiled. The constants are an argument, because
+#: a data set inside a program would be copied into the program and processed by the compiler.
 Draw = Callable[[Any, Any], tuple[jax.Array, jax.Array]]
 
 
@@ -39,9 +39,9 @@ class BatchSource:
     Attributes
     ----------
     draw, constants
-        A batch is ``draw(constants, key)``, float32.
+        A batch is ``draw(constants, key)``: inputs (batch, tokens, features) and labels (batch,), float32.
     batch, tokens, features : int
-        Sizes of a batch.
+        Numbers of examples per batch, of tokens per example and of features per token.
     """
 
     draw: Draw
@@ -51,12 +51,12 @@ class BatchSource:
     features: int
 
     def drawn(self, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
-        """Return one batch as NumPy arrays."""
+        """Return one batch, (inputs, labels), as NumPy arrays."""
         x, labels = _one_batch(self.constants, key, draw=self.draw)
         return np.asarray(x), np.asarray(labels)
 
     def probe(self, key: jax.Array) -> np.ndarray:
-        """Return a few numbers of one batch, (2, batch), that identify the data on any device."""
+        """Return an array (2, batch) that identifies the data up to rounding: weighted sums of inputs, and labels."""
         x, labels = self.drawn(key)
         flat = x.reshape(self.batch, -1).astype(float)
         return np.stack([flat @ np.cos(np.arange(flat.shape[1])), labels])
@@ -99,7 +99,7 @@ def checked_pair(name: str, given: object) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fingerprint(pair: tuple[np.ndarray, np.ndarray]) -> str:
-    """Return a checksum of inputs and labels."""
+    """Return a checksum (SHA-256, hexadecimal) of the pair (inputs, labels) and their shapes."""
     shapes = repr([array.shape for array in pair]).encode()
     return hashlib.sha256(shapes + b"".join(np.ascontiguousarray(array).tobytes() for array in pair)).hexdigest()
 
@@ -110,7 +110,7 @@ def _one_batch(constants: object, key: jax.Array, *, draw: Draw) -> tuple[jax.Ar
 
 
 class _Examples(NamedTuple):
-    """Given examples, of which batches are drawn uniformly and independently."""
+    """Examples, inputs (P, T, N0) and labels (P,), from which batches are drawn uniformly with replacement."""
 
     inputs: Array
     labels: Array
@@ -122,9 +122,9 @@ class _Examples(NamedTuple):
 
 @dataclass(frozen=True)
 class _OfTree:
-    """Batches of an object that is a pytree of JAX; the object itself is passed as constants.
+    """Function (constants, key) -> batch for data that are a JAX pytree; ``constants`` is the data object itself.
 
-    Equal instances share a compiled program.
+    Instances of equal ``batch`` share a compiled program.
     """
 
     batch: int
@@ -136,7 +136,7 @@ class _OfTree:
 def _taken_apart(
     drawn: Callable[[jax.Array], tuple[jax.Array, jax.Array]], key: jax.Array
 ) -> tuple[Draw, list[jax.Array]]:
-    """Split a function into a program and the arrays that it holds."""
+    """Return (draw, constants), with ``draw(constants, key) == drawn(key)`` and the arrays that ``drawn`` holds."""
     from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
     closed = jax.make_jaxpr(drawn)(key)
@@ -150,7 +150,7 @@ def _taken_apart(
 
 
 def _checked_batch(drawn: object, batch: int) -> tuple[jax.Array, jax.Array]:
-    """Return the drawn batch in single precision, or raise an error that says what is wrong with its shape."""
+    """Return the drawn pair (inputs, labels) as float32, or raise an error that says what is wrong with its shape."""
     name = f"data.draw(key, {batch})"
     if not isinstance(drawn, tuple | list) or len(drawn) != 2:
         raise TypeError(f"{name} must return a pair (inputs, labels), got {type(drawn).__name__}")

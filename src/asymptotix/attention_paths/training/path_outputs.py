@@ -1,15 +1,15 @@
 """Outputs of the network in training, with products in the order that costs least.
 
-The values are linear, so the readout is multiplied with them once for a whole batch. This gives one row of N0 numbers
-per path,
+The values are linear, so the readout w_a, the value matrices w^{l,h} and the projection w_0 are multiplied once for a
+whole batch. This gives one row of N0 numbers per path,
 
     w^pi = w_a w^{L,h_L} ... w^{1,h_1} w_0 / sqrt(H_1 ... H_L),
 
-and every token is multiplied with these rows, not with the matrices: u^pi_s = w^pi . x_s. Then the attention of each
-layer sums over its heads and tokens, u^{(h_2..h_L)}_t = sum_{h_1, s} Om^{1,h_1}_{st} u^{(h_1..h_L)}_s, and the readout
-uses the last sum. This is f = sum_pi w^pi . xi^pi, Tiberi et al., arXiv:2405.15926, eq. (5), with the sums in another
-order. For L = 2, H = 4, N = 512 and 48 tokens it takes a seventh of the products of a computation layer by layer; the
-remaining products are those of the scores.
+and every token x_s is multiplied with these rows, not with the matrices: u^pi_s = w^pi . x_s. Then the attention of
+each layer sums over its heads and tokens, u^{(h_2..h_L)}_t = sum_{h_1, s} Om^{1,h_1}_{st} u^{(h_1..h_L)}_s, and the
+readout uses the last sum. This is f = sum_pi w^pi . xi^pi, Tiberi et al., arXiv:2405.15926, eq. (5), with the sums in
+another order. For L = 2, H = 4, N = 512 and 48 tokens it takes a seventh of the products of a computation layer by
+layer; the remaining products are those of the scores.
 
 Attention depends on the bare input in every layer, so the scores of all layers are computed at once.
 """
@@ -27,7 +27,7 @@ from .trainable import Trainable
 
 
 def outputs(trained: Trainable, x: jax.Array, readout: int | str) -> jax.Array:
-    """Return the outputs f, (examples,), for tokens (examples, T, N0)."""
+    """Return the outputs f, (examples,), for tokens x (examples, T, N0); ``readout`` is "mean" or a token's index."""
     counts = [len(V) for V in trained.values]
     attention = _attention(trained, x)
     u = x @ _path_rows(trained).T
@@ -57,7 +57,7 @@ def products_per_example(
 
 
 def _path_rows(trained: Trainable) -> Array:
-    """Return w^pi, (paths, N0), with the first layer's head slowest."""
+    """Return w^pi, (paths, N0), with f = sum_pi w^pi . xi^pi; the first layer's head varies slowest."""
     rows = trained.readout[None]
     for V in reversed(trained.values):
         rows = jnp.einsum("rn,hnm->hrm", rows, V).reshape(-1, V.shape[-1]) / math.sqrt(len(V))
@@ -65,7 +65,7 @@ def _path_rows(trained: Trainable) -> Array:
 
 
 def _attention(trained: Trainable, x: jax.Array) -> jax.Array:
-    """Return Om of all layers, (examples, queries t, heads of all layers, keys s)."""
+    """Return the attention matrices of all layers, (examples, queries t, heads of all layers, keys s)."""
     q, k = jnp.concatenate(trained.queries), jnp.concatenate(trained.keys)
     key_size = q.shape[1]
     q = q / math.sqrt(key_size)

@@ -85,8 +85,8 @@ def train(
     """Train all weights of a network, including queries and keys, with Adam on the mean of (f - y)^2.
 
     As in the published training, weights are w = W/sqrt(fan-in), start uniform on (-1, 1)/sqrt(fan-in) and have no
-    biases. In another scaling, the same learning rate gives other steps. If validation data are given, the weights of
-    the step with the best validation accuracy are kept, otherwise those of the last step.
+    biases. In another scaling, the same learning rate gives steps of another size. If validation data are given, the
+    weights of the step with the best validation accuracy are kept, otherwise those of the last step.
 
     Parameters
     ----------
@@ -97,12 +97,13 @@ def train(
         JAX, because it is compiled with the steps. From arrays (P, T, N0) and (P,), the examples of a batch are drawn
         uniformly and independently.
     validation : pair of arrays, optional
-        Inputs (P', T, N0) and labels (P',).
+        Inputs (P', T, N0) and labels (P',) of +1 and -1.
     width, key_size : int
-        N and G.
+        Width N of the layers, and length G of queries and keys.
     steps : int, optional
         Total number of steps; by default ten epochs, an epoch being ``data.epoch`` or the number of examples.
     batch : int
+        Number of examples per step.
     learning_rate, weight_decay : float
         Options of Adam; the gradient includes weight_decay w, as in the published code (5e-5 there, not in the text).
     validate_every : int
@@ -242,7 +243,7 @@ class _Training:
         self._earlier_seconds, self._began = self.now.seconds, time.perf_counter()
 
     def run(self, progress: Progress | bool | None) -> bool:
-        """Do all remaining steps; return whether a signal stopped them."""
+        """Do all remaining steps; return whether an interrupt stopped them."""
         left, interrupted = self.settings.steps - self.step, False
         try:
             with as_progress(progress, left, "training") as bar:
@@ -282,7 +283,7 @@ class _Training:
         )
 
     def complaints(self) -> list[str]:
-        """Return the texts of warnings for the user."""
+        """Return the texts of warnings for the user: a diverged loss, a checkpoint that could not be written."""
         found = []
         if self.failed:
             found.append(
@@ -320,7 +321,7 @@ class _Training:
             bar.advance(done, ", ".join(words))
 
     def _record(self) -> None:
-        """Add a row to the history, averaged since the row before; keep the weights if they are the best so far."""
+        """Add a row to the history, with averages since the last row; keep the weights if they validate best so far."""
         now, state, rows = self.now, self.now.state, self.now.rows
         since = self.step - (int(rows["step"][-1]) if rows["step"] else 0)
         row = {"step": self.step, "loss": float(state.loss) / since, "train_accuracy": float(state.correct) / since}
@@ -338,7 +339,7 @@ class _Training:
         )
 
     def _identity(self, validation: tuple[np.ndarray, np.ndarray] | None) -> dict[str, object]:
-        """Return what a training must share with a checkpoint to resume it: all settings except ``steps``."""
+        """Return name -> value of what a checkpoint must share to be resumed: settings but ``steps``, validation."""
         own = {name: value for name, value in asdict(self.settings).items() if name != "steps"}
         own["validation"] = None if validation is None else fingerprint(validation)
         return {**own, "heads": list(self.settings.heads)}

@@ -24,10 +24,12 @@ from .trainable import Trainable
 from .trained_paths import named_arrays, trainable_from
 
 KIND = "training checkpoint"
-#: Least time between two writes in seconds, and the largest share of the time that may go into writing.
+#: Least time between two writes in seconds, and the largest share of the time that may go into writing. Larger times
+#: lose more steps in a crash; a larger share slows the training.
 SECONDS_BETWEEN_WRITES = 30.0
 SHARE_OF_WRITING = 0.05
-#: Tolerance, relative and absolute, for numbers of the data that another device rounds differently.
+#: Tolerance, relative and absolute, for the probe of the data, which another device rounds differently. Too small: the
+#: same data count as other data. Too large: other data go unnoticed.
 _PROBE_TOLERANCE = 1e-3
 
 
@@ -39,11 +41,11 @@ class Progressed:
     ----------
     state : TrainState
     rows : dict of lists
-        Columns of the history.
+        Columns of the history: name -> one number per row.
     best : Trainable or None
         The weights of the best validation so far, None before the first.
-    best_accuracy : float
-    best_step : int
+    best_accuracy, best_step : float, int
+        Validation accuracy of ``best`` (-1 before the first validation), and its step.
     seconds : float
         Wall time so far, in seconds.
     """
@@ -66,7 +68,7 @@ class TrainCheckpoint:
     identity
         name -> value of everything that must be equal for the training to resume.
     probe
-        Numbers that identify the data.
+        Array that identifies the data up to rounding, from `BatchSource.probe`.
     """
 
     def __init__(self, path: str | os.PathLike, identity: Mapping[str, object], probe: np.ndarray) -> None:
@@ -80,7 +82,10 @@ class TrainCheckpoint:
         self._due = time.monotonic() + SECONDS_BETWEEN_WRITES
 
     def taken_up(self, start: TrainState) -> Progressed | None:
-        """Return the state in the file, None where there is none; ``start`` has the shapes that it must have."""
+        """Return the training in the file; None without a file or for a damaged one, which is renamed.
+
+        ``start`` is the state before the first step, with the expected shapes.
+        """
         if not self.path.exists():
             return None
         try:
@@ -106,7 +111,7 @@ class TrainCheckpoint:
         return taken
 
     def offer(self, now: Progressed) -> None:
-        """Write the state if a write is due."""
+        """Write the state if enough time has passed since the last write."""
         if (began := time.monotonic()) < self._due:
             return
         self.write(now)
@@ -114,7 +119,7 @@ class TrainCheckpoint:
         self._due = ended + max(SECONDS_BETWEEN_WRITES, (ended - began) / SHARE_OF_WRITING)
 
     def write(self, now: Progressed) -> None:
-        """Write the state now."""
+        """Write the state now; a failure is noted in ``trouble``, not raised."""
         best = None if now.best is None else {"accuracy": now.best_accuracy, "step": now.best_step}
         own = {"identity": self.identity, "best": best, "columns": list(now.rows), "seconds": now.seconds}
         try:

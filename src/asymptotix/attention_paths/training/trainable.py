@@ -6,9 +6,10 @@ usual one, also of the published training: w = W/sqrt(fan-in), with
     q_t = w_Q x_t,  k_s = w_K x_s,  Om_{st} = softmax over s of k_s . q_t / sqrt(G),
     z^1_t = w_0 x_t,  z^{l+1}_t = (1/sqrt(H_l)) sum_h sum_s w^{l,h} z^l_s Om^{l,h}_{st},  f = w_a . z^{L+1}_*,
 
-and no biases. Every w starts uniform on (-1, 1)/sqrt(fan-in), as linear layers commonly do. Its variance 1/(3 fan-in)
-is a third of the theory's prior variance. For weights W of order one, the same learning rate would give steps that are
-smaller by the factor sqrt(fan-in), some 14 to 23.
+and no biases. The w are the queries w_Q, keys w_K (both of length G), projection w_0, values w^{l,h} and readout w_a;
+z_* is the token read, or the mean over tokens. Every w starts uniform on (-1, 1)/sqrt(fan-in), as linear layers
+commonly do. Its variance 1/(3 fan-in) is a third of the theory's prior variance. For weights W of order one, the same
+learning rate would give steps that are smaller by the factor sqrt(fan-in), some 14 to 23.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ..network.weights import Weights
 
 
 class Trainable(NamedTuple):
-    """All weights of a network, scaled as w = W/sqrt(fan-in).
+    """All weights of a network, scaled as w = W/sqrt(fan-in): keys of length G, N0 features, width N.
 
     Attributes
     ----------
@@ -45,7 +46,7 @@ class Trainable(NamedTuple):
 
 
 def drawn_start(seed: int, heads: Sequence[int], *, features: int, width: int, key_size: int) -> Trainable:
-    """Return the weights before the first step, float32, uniform on (-1, 1)/sqrt(fan-in)."""
+    """Return the weights before the first step, float32, uniform on (-1, 1)/sqrt(fan-in), with ``heads`` H_1..H_L."""
     rng = np.random.default_rng(streams.training_start(seed))
 
     def uniform(*shape: int) -> np.ndarray:

@@ -25,7 +25,7 @@ from .trainable import Trainable, of_order_one, with_attention
 
 KIND = "trained network"
 SCHEMA_VERSION = 1
-#: Most bytes of attended inputs that a prediction holds in memory at a time.
+#: Most bytes of attended inputs that a prediction holds in memory at a time. Smaller: more chunks, slower.
 _CHUNK_BYTES = 2**27
 
 
@@ -40,7 +40,7 @@ class TrainedPaths:
     readout : "mean" or int
         Average over the tokens, or the index of one token.
     history : Dataset (step)
-        ``loss`` and ``train_accuracy``, averaged over the batches since the row before; if validation data were given,
+        ``loss`` and ``train_accuracy``, averaged over the batches since the last row; if validation data were given,
         also ``validation_accuracy`` and ``validation_error`` at that step.
     settings : mapping
         Options of the training, with ``steps_done`` (of ``steps``) and ``kept_step``, the step of the kept weights.
@@ -139,7 +139,7 @@ class TrainedPaths:
         return empirical_order_parameter(self.weights)
 
     def with_heads(self, kept: Sequence[np.ndarray], *, rescale: bool) -> Self:
-        """Return the network with the heads that ``kept``, (H_l,) per layer, marks; see :func:`asymptotix.prune`."""
+        """Return the network with only the heads marked in ``kept``, (H_l,) per layer; see :func:`asymptotix.prune`."""
 
         def chosen(arrays: Sequence[Array]) -> tuple[Array, ...]:
             return tuple(array[keep] for array, keep in zip(arrays, kept, strict=True))
@@ -154,7 +154,7 @@ class TrainedPaths:
         return dataclasses.replace(self, trained=smaller, settings={**self.settings, "pruned": self._pruned(kept)})
 
     def _pruned(self, kept: Sequence[np.ndarray]) -> list[list[int]]:
-        """Return all pruned heads as pairs (layer, head), counted as in the network that was trained."""
+        """Return all heads pruned now or before, as pairs [layer, head] that count from 0 in the network trained."""
         before = {tuple(pair) for pair in self.settings.get("pruned", ())}
         gone = set(before)
         for layer, keep in enumerate(kept):
@@ -201,7 +201,7 @@ class TrainedPaths:
 
 
 def named_arrays(trained: Trainable, prefix: str = "") -> dict[str, np.ndarray]:
-    """Return the weights under names for a file, such as ``values.0``."""
+    """Return name -> array for all weights, such as ``values.0`` for the first layer's, each after ``prefix``."""
     found: dict[str, np.ndarray] = {}
     for name, value in trained._asdict().items():
         layers = {f"{name}.{layer}": w for layer, w in enumerate(value)} if isinstance(value, tuple) else {name: value}
@@ -210,7 +210,7 @@ def named_arrays(trained: Trainable, prefix: str = "") -> dict[str, np.ndarray]:
 
 
 def trainable_from(arrays: Mapping[str, np.ndarray], prefix: str = "") -> Trainable:
-    """Return the weights from arrays under the names that :func:`named_arrays` gives them."""
+    """Return the weights from ``arrays``, name -> array as :func:`named_arrays` returns them; others are ignored."""
     layers = sum(name.startswith(f"{prefix}values.") for name in arrays)
 
     def each(name: str) -> tuple[np.ndarray, ...]:
@@ -221,7 +221,7 @@ def trainable_from(arrays: Mapping[str, np.ndarray], prefix: str = "") -> Traina
 
 
 def as_history(rows: Mapping[str, np.ndarray]) -> xr.Dataset:
-    """Return the history of a training as a Dataset, from its columns."""
+    """Return the history of a training, a Dataset along ``step``, from ``rows``: column name -> values."""
     columns = {name: ("step", np.asarray(column)) for name, column in rows.items() if name != "step"}
     return xr.Dataset(columns, coords={"step": np.asarray(rows["step"])} if "step" in rows else None)
 

@@ -17,21 +17,20 @@ from .size_trend import SizeTrend, by_points, size_trend
 
 #: Relative difference below which two entries, such as those of a symmetric matrix, count as the same number.
 _SAME = 1e-6
-#: Number of runs up to which their noise is itself hardly known: only a difference of many times the noise is
-#: significant then.
+#: Largest number of runs for which the text says that agreement means little: their standard error is uncertain.
 _FEW_RUNS = 3
 _HEADER = ("observable", "theory", "experiment", "runs", "difference", "relative", "t", "dof", "z", "")
 
 
 @dataclass(frozen=True)
 class ComparedObservable:
-    """One observable of a comparison: its parts as arrays of one shape, and which of its entries are listed.
+    """One observable of a comparison: its numbers as arrays of one shape, and masks of this shape.
 
     Parameters
     ----------
     name : str
     columns : mapping
-        Part (see :data:`PARTS`) -> array; all arrays are broadcast to the same dimensions.
+        Name of a number of :data:`PARTS`, such as "mean" or "z" -> array; all arrays have the same dimensions.
     """
 
     name: str
@@ -52,15 +51,15 @@ class ComparedObservable:
 
     @cached_property
     def pairs(self) -> list[tuple[int, int]]:
-        """Axes (row, column) of every pair of dimensions along which the observable is a matrix."""
+        """Positions (row, column) among ``dims`` of every pair of dimensions ``<dim>`` and ``<dim>_other``."""
         dims = self.dims
         return [(i, dims.index(f"{dim}_other")) for i, dim in enumerate(dims) if f"{dim}_other" in dims]
 
     @cached_property
     def present(self) -> np.ndarray:
-        """Entries that exist at their point: not those of indices that only other points have.
+        """Mask of the entries that exist at their point: not those of indices that only other points have.
 
-        A point where everything is missing, because it failed, keeps all of its entries.
+        At a point without any number, because it failed, all entries count as existing.
         """
         missing = np.isnan(self["theory"]) & (self["runs"] == 0)
         axes = tuple(i for i, dim in enumerate(self.dims) if dim in INDEX_DIMENSIONS)
@@ -68,7 +67,7 @@ class ComparedObservable:
 
     @cached_property
     def off_diagonal(self) -> np.ndarray:
-        """Entries whose row and column differ."""
+        """Mask of the entries whose row and column differ."""
         found = np.zeros(self["theory"].shape, bool)
         for row, column in self._row_and_column():
             found |= row != column
@@ -76,7 +75,7 @@ class ComparedObservable:
 
     @cached_property
     def again(self) -> np.ndarray:
-        """Entries below the diagonal that equal their mirror image above it."""
+        """Mask of the entries below the diagonal whose theory and mean equal those of their mirror image above it."""
         below = np.zeros(self["theory"].shape, bool)
         undecided = ~below
         for row, column in self._row_and_column():
@@ -88,7 +87,7 @@ class ComparedObservable:
 
     @cached_property
     def zero_by_symmetry(self) -> np.ndarray:
-        """Entries off the diagonal that the theory gives as exactly zero at every point with a number."""
+        """Mask of the off-diagonal entries for which theory is exactly zero at every point where it has a number."""
         zero, missing = self["theory"] == 0, np.isnan(self["theory"])
         kept = {axis for pair in self.pairs for axis in pair}
         others = tuple(i for i in range(zero.ndim) if i not in kept)
@@ -97,30 +96,30 @@ class ComparedObservable:
 
     @property
     def judged(self) -> np.ndarray:
-        """Entries that exist, are no duplicates and have a z."""
+        """Mask of the entries that are tested: they exist, have a z and are no mirror image of another."""
         return self.present & ~self.again & np.isfinite(self["z"])
 
     def listed(self, beyond: np.ndarray) -> np.ndarray:
-        """Return the entries to list: no duplicates, and zeros by symmetry only where the runs contradict them."""
+        """Return the mask of entries to list: no mirror images, zeros by symmetry only if significant (``beyond``)."""
         return self.present & ~self.again & (~self.zero_by_symmetry | beyond)
 
     @property
     def trend(self) -> SizeTrend | None:
-        """The trend with the size of the distance between theory and experiment, over the listed entries."""
+        """The trend with ``dim`` of the distance from theory; None as in :func:`size_trend`."""
         counted = self.columns["z"].copy(data=self.present & ~self.again & ~self.zero_by_symmetry)
         noise = (self.columns["sem"] ** 2 + self.columns["floor"] ** 2) ** 0.5
         parts = (self.columns["difference"], noise, self.columns["runs"], self.columns["z"])
         return size_trend(*(part.where(counted) for part in parts))
 
     def where(self, position: Sequence[int], controls: Sequence[str]) -> dict[str, str]:
-        """Return control -> value as text, at an entry."""
+        """Return control -> its value as text, at the entry with this ``position`` along ``dims``."""
         at = dict(zip(self.dims, position, strict=True))
         coords = self.columns["theory"].coords
         found = {name: coords[name].values for name in controls if name in coords}
         return {name: number(values[at[name]] if name in at else values) for name, values in found.items()}
 
     def entry(self, position: Sequence[int], controls: Sequence[str]) -> str:
-        """Return the name of an entry: the labels of its row and column, a single one on the diagonal."""
+        """Return the name of the entry at ``position``, such as "[layer 1, layer 2]"; one label on the diagonal."""
         names = [self._label(dim, i) for dim, i in zip(self.dims, position, strict=True) if dim not in controls]
         names = list(dict.fromkeys(names)) if self.pairs and not self.off_diagonal[tuple(position)] else names
         return f"[{', '.join(names)}]" if names else ""
@@ -140,7 +139,7 @@ class ComparedObservable:
 
 
 class ComparisonInWords:
-    """All observables of a comparison, with one significance bound for all of their entries.
+    """The texts about a comparison, with one bound of significance for all of its entries.
 
     Parameters
     ----------
@@ -158,25 +157,25 @@ class ComparisonInWords:
         self.bound = chance_bound(sum(int(one.judged.sum()) + 1 for one in self.observables))
 
     def beyond(self, one: ComparedObservable) -> np.ndarray:
-        """Return the significant entries: the bound on their z accounts for the number of entries."""
+        """Return the mask of the significant entries; the bound on z accounts for the number of all entries."""
         return one.judged & (abs(one["z"]) > self.bound)
 
     def table(self, *, every: bool) -> str:
-        """Return one line per entry, see :meth:`Comparison.table`."""
+        """Return the text of the table, one line per entry; ``every`` lists all, see :meth:`Comparison.table`."""
         rows, notes = self._rows(every=every)
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         return "\n".join([*(line.rstrip() for line in lines), *notes])
 
     def html(self) -> str:
-        """Return the table of the entries listed by default, as HTML for a notebook."""
+        """Return the table of ``table(every=False)`` as HTML for a notebook."""
         (head, *rows), notes = self._rows(every=False)
         cells = [f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows]
         header = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
         return f"<table><tr>{header}</tr>{''.join(cells)}</table>" + "".join(f"<p>{html.escape(n)}</p>" for n in notes)
 
     def _rows(self, *, every: bool) -> tuple[list[tuple[str, ...]], list[str]]:
-        """Return the rows of cells, header first, and the notes below the table."""
+        """Return (rows of cells, the header first; notes below the table), of all entries if ``every``."""
         rows: list[tuple[str, ...]] = [(*self.controls, *_HEADER)]
         left_out, starred = 0, False
         for one in self.observables:
@@ -195,9 +194,9 @@ class ComparisonInWords:
         return rows, notes
 
     def sentences(self, tolerance: float | None) -> list[str]:
-        """Return a few lines per observable: its largest difference, whether noise explains it, its trend with size.
+        """Return the lines of the summary: per observable the largest difference, whether noise explains it, its trend.
 
-        ``tolerance`` is the tolerance of the theory.
+        ``tolerance`` is that of the theory.
         """
         lines = []
         for one in self.observables:
@@ -222,7 +221,7 @@ class ComparisonInWords:
         largest: tuple[int, ...],
         tolerance: float | None,
     ) -> str:
-        """Return a phrase on whether noise explains the differences."""
+        """Return a phrase on whether noise explains the differences; ``beyond`` masks the significant ones."""
         judged = one.judged & listed
         missing = int((listed & ~judged).sum())
         if not judged.any():
@@ -249,7 +248,7 @@ class ComparisonInWords:
         return said + unknown
 
     def _said_of(self, one: ComparedObservable, at: tuple[int, ...]) -> str:
-        """Return the difference of an entry, its place and its t as text."""
+        """Return the difference, controls, labels and t of the entry at position ``at`` as text."""
         where = [f"{name} = {value}" for name, value in one.where(at, self.controls).items()]
         where += [text] if (text := one.entry(at, self.controls)) else []
         share = "" if np.isnan(one["relative"][at]) else f" ({percent(one['relative'][at])})"
@@ -260,7 +259,7 @@ class ComparisonInWords:
 
 
 def _largest(one: ComparedObservable, listed: np.ndarray) -> tuple[int, ...] | None:
-    """Return the position of the largest difference at the largest size; None where there is none."""
+    """Return the position of the listed entry of largest difference at the largest ``dim``; None if there is none."""
     gaps = np.where(listed & np.isfinite(one["difference"]), abs(one["difference"]), -1.0)
     if "dim" in one.dims:
         sizes = one.columns["theory"]["dim"]
@@ -273,7 +272,7 @@ def _at_largest(values: np.ndarray) -> tuple[int, ...]:
 
 
 def _numbers(one: ComparedObservable, at: tuple[int, ...]) -> tuple[str, ...]:
-    """Return the cells: theory, experiment, runs, difference, relative difference, t, its degrees of freedom, z."""
+    """Return the cells of the entry at position ``at``: theory, experiment, runs, difference, relative, t, dof, z."""
     sem = float(one["sem"][at])
     measured = number(one["mean"][at]) + ("" if np.isnan(sem) else f" ± {number(sem, 2)}")
     t, dof, z = (float(one[part][at]) for part in ("t", "dof", "z"))
@@ -295,12 +294,12 @@ def _counted(entries: np.ndarray) -> str:
 
 
 def number(value: object, digits: int = 4) -> str:
-    """Format a number to ``digits`` digits; NaN becomes a dash."""
+    """Return a number as text with ``digits`` significant digits; a dash for NaN."""
     found = float(np.asarray(value, float))
     return "-" if math.isnan(found) else f"{found:.{digits}g}"
 
 
 def percent(share: object) -> str:
-    """Format a share in percent; NaN becomes a dash."""
+    """Return a share, such as 0.1, as text in percent with two digits and sign, "+10 %"; a dash for NaN."""
     found = float(np.asarray(share, float))
     return "-" if math.isnan(found) else f"{100 * found:+.2g} %"

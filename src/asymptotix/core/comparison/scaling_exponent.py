@@ -23,11 +23,12 @@ class _WithDataset(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class ScalingExponent:
-    """The exponent p of observable ~ along^p, locally and over a window.
+    """The exponent p of observable ~ along^p, at every point and as a mean over a window.
 
     Attributes
     ----------
     observable, along : str
+        Names of the observable and of the control.
     local : xarray.Dataset
         ``slope``, the logarithmic derivative at every point of the result, and ``slope_err``, its error from the
         numerical or statistical errors of the observable.
@@ -37,6 +38,7 @@ class ScalingExponent:
         Half the difference between the largest and the smallest local slope in the window: a measure of the deviation
         from a power law.
     window : pair of float
+        First and last value of ``along`` used for mean, error and spread.
     words : str
         Reason why no power law is expected; "" where one is expected.
     """
@@ -83,7 +85,7 @@ def scaling_exponent(
     Returns
     -------
     ScalingExponent
-        Its numbers are arrays along the other dimensions of the observable.
+        The local slopes, and mean, error and spread as arrays along the other dimensions of the observable.
 
     Examples
     --------
@@ -122,9 +124,10 @@ def scaling_exponent(
 def _slopes(
     y: np.ndarray, share: np.ndarray, *, log_x: np.ndarray, inside: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, float, float, float]:
-    """Return the local slopes of one curve and their errors, then slope, error and spread in the window.
+    """Return local slopes and errors (points,), then slope and error of a line in the window, and the spread there.
 
-    Slope and error are those of a line through the window. Points without a number are skipped.
+    ``y`` and ``log_x`` are logarithms of observable and control, ``share`` the relative error of the observable,
+    ``inside`` the mask of the window. Points without a number are skipped.
     """
     slope, slope_err = np.full((2, len(y)), np.nan)
     known = np.isfinite(y)
@@ -141,7 +144,7 @@ def _slopes(
 
 
 def _values(ds: xr.Dataset, observable: str, along: str) -> tuple[xr.DataArray, xr.DataArray]:
-    """Return the observable and its errors; with seeds, the mean over them and its standard error."""
+    """Return an observable and its numerical error (zero if unknown); with seeds, mean and standard error over them."""
     if observable not in ds.data_vars:
         raise ValueError(f"observable must be one of {', '.join(map(str, ds.data_vars))}, got {observable!r}")
     values = ds[observable]
@@ -166,7 +169,7 @@ def _window(window: tuple[float, float] | None, x: np.ndarray) -> tuple[float, f
 
 
 def _no_power_law(description: object) -> str:
-    """Return the reason why no power law is expected, from the first part of the description that has one, or ""."""
+    """Return the attribute ``no_power_law`` of the first part of the description that has one, or ""."""
     words = getattr(description, "no_power_law", "")
     if words or not dataclasses.is_dataclass(description):
         return words

@@ -1,4 +1,4 @@
-"""Scores of an observable: the difference of runs from theory, and whether noise explains it.
+"""Scores of an observable: the difference of the runs from theory, and the significance t and z of this difference.
 
 The standard error of few runs is itself uncertain, so (mean - theory)/error follows Student's t and not a Gaussian:
 with two runs it exceeds 12 in one case of twenty. The numerical error of the theory and the rounding of the arithmetic
@@ -17,11 +17,13 @@ import xarray as xr
 from numpy.typing import ArrayLike
 from scipy.special import ndtri, stdtr
 
-#: Relative rounding of single precision, in which most experiments run.
+#: Relative rounding of single precision, in which most experiments run. Smaller: rounding counts as a difference.
 ROUNDING = 2.0**-23
-#: Probability that a whole comparison has a significant entry by chance alone.
+#: Probability that a whole comparison has a significant entry by chance alone. Larger: more false alarms. Smaller: real
+#: differences are missed.
 CHANCE = 0.01
-#: Part of an observable -> template of its long name, and whether it has the observable's units.
+#: Ending of a variable ``<observable>_<ending>`` of a comparison -> (template of its long name, whether it has the
+#: units of the observable).
 PARTS: Mapping[str, tuple[str, bool]] = {
     "theory": ("{} of the theory", True),
     "mean": ("{}, mean over runs", True),
@@ -37,10 +39,11 @@ PARTS: Mapping[str, tuple[str, bool]] = {
 
 
 def scores(exact: xr.DataArray, error: xr.DataArray, runs: xr.DataArray) -> dict[str, xr.DataArray]:
-    """Return all parts of :data:`PARTS`, from the theory, its numerical error, and the runs along ``seed``.
+    """Return the arrays of a comparison, one for each name in :data:`PARTS`.
 
-    t, dof and z are NaN where the error of the runs is not known: for one run, or where all runs gave the same number,
-    as counts may. In the second case z is zero if that number equals the theory's.
+    ``exact`` is the theory, ``error`` its numerical error, ``runs`` the numbers of the runs along the dimension
+    ``seed``. t, dof and z are NaN where the error of the runs is not known: for one run, or where all runs gave the
+    same number, as counts may. In the second case z is zero if that number equals the theory's.
     """
     count = runs.notnull().sum("seed")
     mean = runs.mean("seed")
@@ -68,7 +71,9 @@ def scores(exact: xr.DataArray, error: xr.DataArray, runs: xr.DataArray) -> dict
 
 
 def gaussian_equivalent(t: ArrayLike, dof: ArrayLike) -> np.ndarray:
-    """Return the z that a Gaussian variable exceeds with the same probability as Student's t exceeds ``t``.
+    """Return the z that a standard Gaussian exceeds with the same probability as Student's t exceeds ``t``.
+
+    ``dof`` is its number of degrees of freedom.
 
     >>> gaussian_equivalent([51.0, 51.0], [1, 7]).round(1)
     array([2.5, 6.3])
@@ -83,10 +88,10 @@ def gaussian_equivalent(t: ArrayLike, dof: ArrayLike) -> np.ndarray:
 
 
 def common_z(z: np.ndarray) -> float:
-    """Return one z for an array (points, entries): do they lie above or below the theory together? NaN if none has one.
+    """Return one z for an array of them (points, entries): positive if together they lie above theory; NaN if all are.
 
     Points are independent, but entries of a point need not be. The mean over the entries of a point is therefore
-    treated as a single score, which is conservative.
+    treated as a single z, which is conservative.
     """
     counted = np.isfinite(z)
     points = counted.any(1)
@@ -97,7 +102,7 @@ def common_z(z: np.ndarray) -> float:
 
 
 def chance_bound(entries: int) -> float:
-    """Return the |z| that one of this many entries exceeds by chance alone in one comparison of a hundred.
+    """Return the bound that the largest of this many absolute z exceeds by chance in 1 % of comparisons.
 
     >>> round(chance_bound(1), 2), round(chance_bound(20), 2)
     (2.58, 3.48)

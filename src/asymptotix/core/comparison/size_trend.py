@@ -14,9 +14,9 @@ import xarray as xr
 from ..words import format_number
 from .scores import chance_bound, common_z
 
-#: Number of standard errors by which two distances must differ to count as different.
+#: Number of standard errors by which two distances must differ to count as different. Smaller: noise counts as trend.
 _APART = 2.0
-#: Slowest decay expected of a finite-size effect: the p of distance ~ dim^-p.
+#: Slowest decay expected of a finite-size effect: the p of distance ~ dim^-p. Larger: slower effects count as no decay.
 _SLOWEST = 0.5
 
 
@@ -29,10 +29,10 @@ class SizeTrend:
     sizes : tuple of int
         The dimensions, ascending.
     distances, errors : tuple of float
-        Root mean square of the difference over points and entries, after the variance of the noise is subtracted (at
-        least zero), and its standard error.
+        For each size, the root mean square of mean - theory over points and entries, after the variance of the noise is
+        subtracted (at least zero), and its standard error.
     seen : tuple of bool
-        Whether the distance is significant at that size, in one entry or in all of them together.
+        For each size, whether the distance is significant, in one entry or in all entries together.
     """
 
     sizes: tuple[int, ...]
@@ -45,7 +45,7 @@ class SizeTrend:
 
     @property
     def exponent(self) -> tuple[float, float]:
-        """The p of distance ~ dim^-p and its error, from sizes with a significant distance; NaN for fewer than two."""
+        """The pair (p, its error) of a fit distance ~ dim^-p to the significant distances; NaN for fewer than two."""
         chosen = np.flatnonzero([s and d > 0 for s, d in zip(self.seen, self.distances, strict=True)])
         if len(chosen) < 2:
             return np.nan, np.nan
@@ -59,6 +59,7 @@ class SizeTrend:
     def falls(self) -> bool | None:
         """Whether the distance falls from the smallest to the largest size; None where this is undecided.
 
+        True: the distance is significant at the smallest size, and smaller at the largest by more than the errors.
         False: at the largest size the distance is significant, and larger, beyond the errors, than a decay as dim^-1/2
         from the smallest size would leave.
         """
@@ -96,14 +97,15 @@ class SizeTrend:
 
 
 def size_trend(difference: xr.DataArray, noise: xr.DataArray, runs: xr.DataArray, z: xr.DataArray) -> SizeTrend | None:
-    """Return the trend of one observable along ``dim``; None for a single size, or where no error is known.
+    """Return the trend with ``dim`` of the distance of one observable from theory.
 
-    If some entries are significant at one of the sizes, only these are used: others would only add noise.
+    None for a single size, or if no entry of some size has a known error. If some entries are significant at one of the
+    sizes, only these are used: others would only add noise.
 
     Parameters
     ----------
     difference, noise, runs, z
-        Mean minus theory, its standard error, number of runs, and z; NaN for entries that are to be ignored.
+        Mean minus theory, its standard error, number of runs, and z of every entry; NaN for entries to be ignored.
     """
     if difference.sizes.get("dim", 1) < 2:
         return None
@@ -121,7 +123,7 @@ def size_trend(difference: xr.DataArray, noise: xr.DataArray, runs: xr.DataArray
 
 
 def by_points(values: xr.DataArray) -> np.ndarray:
-    """Return the values as an array (points, entries): dimensions with a coordinate, and all other dimensions."""
+    """Return an array (points, entries): dimensions with a coordinate (the controls), and all others."""
     grid = [dim for dim in values.dims if dim in values.coords]
     own = [dim for dim in values.dims if dim not in grid]
     points = int(np.prod([values.sizes[dim] for dim in grid], dtype=int))
@@ -131,9 +133,10 @@ def by_points(values: xr.DataArray) -> np.ndarray:
 def _distance(
     gap: np.ndarray, noise: np.ndarray, runs: np.ndarray, z: np.ndarray, judged: np.ndarray
 ) -> tuple[float, float, bool]:
-    """Return the root mean square distance without the part of the noise, its error, and whether it is significant.
+    """Return (root mean square of ``gap`` without the part of the noise, its error, whether it is significant).
 
-    All arrays are (points, entries). From n runs, noise² is known with a relative error of sqrt(2/(n-1)).
+    All arrays are (points, entries); ``judged`` is the mask of the entries to use. From n runs, noise² is known with a
+    relative error of sqrt(2/(n-1)).
     """
     count = int(judged.sum())
     square, variance, spare = (np.where(judged, x, 0.0) for x in (gap**2, noise**2, 1 / np.maximum(runs - 1, 1)))

@@ -1,1 +1,1 @@
-"""The dataset behind a result: assembly from outcomes, labels of rows, selection, provenance, files, checksums."""
+"""The dataset of a result: assembly from outcomes, labels of indices, selection, provenance, files, checksums."""

@@ -1,4 +1,4 @@
-"""Stack the outcomes of single points into one dataset. A point without an outcome is kept, filled with NaN."""
+"""Stack the outcomes of single points into one dataset. A point without an outcome is filled with NaN."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def assemble(
     rows: Rows,
     definitions: Mapping[str, Observable] | None = None,
 ) -> xr.Dataset:
-    """Stack outcomes into a dataset.
+    """Return a dataset of the outcomes of all points, with ``status``, ``status_code`` and ``converged`` per point.
 
     Parameters
     ----------
@@ -36,15 +36,15 @@ def assemble(
     coordinates
         Coordinates of the grid dimensions, and scalar coordinates for fixed controls.
     dimensions
-        Observable -> its own dimensions, which come after the grid dimensions. Where the lengths differ from
-        point to point, shorter arrays are padded with NaN.
+        Observable -> dimensions of its array at one point, which come after the grid dimensions. If their lengths
+        differ from point to point, shorter arrays are padded with NaN.
     missing
         Status of a point without an outcome.
     rows
-        The entries of ``index`` and ``index_other``. Their labels become the coordinates ``index_label`` and
+        The labels of ``index`` and ``index_other``. They become the coordinates ``index_label`` and
         ``index_other_label``; a point whose problem lacks a label has NaN there.
     definitions
-        Meaning of every name, which becomes the attributes of variables and coordinates; None sets no attributes.
+        Name -> definition, which becomes the attributes of variables and coordinates; None sets no attributes.
     """
     own_dims = {name: own_dimensions(name, dimensions) for o in outcomes if o is not None for name in o.values}
     arrays = [None if o is None else {n: np.asarray(v) for n, v in o.values.items()} for o in outcomes]

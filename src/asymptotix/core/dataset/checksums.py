@@ -20,25 +20,25 @@ _SEAL_LENGTH = len(_SEAL) + 64 + 1
 
 
 def seal(data: bytes | memoryview) -> bytes:
-    """Return the seal: the line that is appended to a file of these bytes. HDF5 ignores bytes after its own end."""
+    """Return the line with the SHA-256 of ``data`` that is appended to it. HDF5 ignores bytes after its own end."""
     return _SEAL + hashlib.sha256(data).hexdigest().encode() + b"\n"
 
 
 def is_broken(data: bytes) -> bool:
-    """Return whether a file ends with a seal that does not match its bytes."""
+    """Return whether the bytes of a file end with a seal that does not match them; False if they have no seal."""
     inside = memoryview(data)[: max(len(data) - _SEAL_LENGTH, 0)]
     end = data[len(inside) :]
     return end.startswith(_SEAL) and end != seal(inside)
 
 
 def checksums(ds: xr.Dataset, attributes: Iterable[str]) -> dict[str, str]:
-    """Return the checksum of every variable of a dataset and of the named attributes."""
+    """Return name -> SHA-256 of every variable of a dataset, and "attribute <name>" -> SHA-256 of these attributes."""
     of_variables = {str(name): _of_variable(variable, name in ds.coords) for name, variable in ds.variables.items()}
     return of_variables | {f"attribute {name}": _hashed(_plain(ds.attrs[name])) for name in attributes}
 
 
 def first_difference(now: Mapping[str, str], written: Mapping[str, str]) -> str | None:
-    """Return a phrase for the first item that changed since it was written; None where nothing changed."""
+    """Return a phrase for the first item whose :func:`checksums` differ; None if all are equal."""
     for name in dict.fromkeys([*written, *now]):
         if name not in now:
             return f"{name} is missing"
@@ -66,7 +66,7 @@ def _plain(value: object) -> list[Any]:
 
 
 def _canonical(array: np.ndarray) -> bytes:
-    """Return the values as bytes that depend neither on the machine nor on the number of bits stored in the file."""
+    """Return an array's values as bytes that do not depend on the machine or on the number of bits in the file."""
     if array.dtype.kind == "f":
         return b"f" + np.where(np.isnan(array), np.nan, array).astype("<f8").tobytes()  # NaN has many bit patterns
     if array.dtype.kind in "iu":

@@ -30,24 +30,28 @@ from .whole_file import read_whole, write_whole
 if TYPE_CHECKING:
     import h5py
 
-#: 1: a status is only a sentence, no checksums, functions by name. 2: status codes, checksums, values of functions.
+#: Version of the format of files. 1: a status is only a sentence, no checksums, functions by name. 2: status codes,
+#: checksums, values of functions.
 SCHEMA_VERSION = 2
+#: Kinds of result, and attributes of a file that are descriptions in JSON.
 KINDS = ("theory", "experiment", "thresholds")
 DESCRIBED = ("problem", "algorithm", "settings", "provenance")
-#: Largest length and depth of a description that is accepted. Real ones are far smaller: arrays are stored apart.
+#: Largest length in characters, and number of nested levels, of a description that is accepted. Real ones are far
+#: smaller: arrays are stored apart.
 MOST_CHARACTERS = 2**24
 MOST_LEVELS = 64
-#: Longest part of an error's text that is shown, in characters: the error may quote a long value.
+#: Number of characters of an error's text that are shown: the error may quote a long value.
 MOST_WORDS = 1000
-#: Largest accepted ratio of unpacked to packed bytes. Deflate, HDF5's compression, reaches at most 1032.
+#: Largest accepted ratio of unpacked to packed bytes. Deflate, HDF5's compression, reaches at most 1032. Larger: a
+#: small damaged file may fill the memory.
 MOST_PER_BYTE = 1100
-#: Unpacked bytes that are accepted from a file of any length.
+#: Number of unpacked bytes that are accepted from a file of any length, whatever the ratio.
 ALWAYS_UNPACKED = 2**26
 
 
 @dataclass(frozen=True)
 class Saved:
-    """The content of a file: the dataset and its description. See :class:`asymptotix.Result`."""
+    """The content of a file: the arguments of :class:`asymptotix.Result`."""
 
     ds: xr.Dataset
     problem: Problem
@@ -61,10 +65,10 @@ class Saved:
 
 
 def write(path: str | os.PathLike, saved: Saved) -> None:
-    """Write a file for :func:`read`. It appears under its name only when it is complete.
+    """Write a file that :func:`read` reads. It appears under its name only when it is complete.
 
     HDF5 writes to memory only: after a disk error it would write again on closing and end the process. The bytes are
-    read back before they go to the disk, so an unreadable file never replaces another one.
+    read back before they go to the disk, so that an unreadable file never replaces another one.
     """
     data = serialised(saved)
     try:
@@ -75,7 +79,7 @@ def write(path: str | os.PathLike, saved: Saved) -> None:
 
 
 def serialised(saved: Saved) -> memoryview:
-    """Return the bytes that :func:`write` writes."""
+    """Return the bytes of the file that :func:`write` writes."""
     arrays: dict[str, np.ndarray] = {}
     algorithm = None if saved.algorithm is None else describe(saved.algorithm, arrays=arrays)
     attributes = {
@@ -111,7 +115,7 @@ def sealed(ds: xr.Dataset) -> memoryview:
 def read(path: str | os.PathLike, problem: Problem | None = None, free: Collection[str] = ()) -> Saved:
     """Read a file that :func:`write` wrote. ``problem`` is needed only if the saved problem holds a function.
 
-    It may differ from the saved problem in the fields named in ``free``; these take the saved values.
+    ``problem`` may differ from the saved one in the fields named in ``free`` only, which take the saved values.
     """
     if problem is not None and not isinstance(problem, Problem):
         raise TypeError(f"problem must be the problem that was saved, or be left out, got {problem!r}")
@@ -131,7 +135,7 @@ def read(path: str | os.PathLike, problem: Problem | None = None, free: Collecti
 
 
 def opened(path: str | os.PathLike) -> xr.Dataset:
-    """Return the dataset of a netCDF file; raise if its seal or its format is broken."""
+    """Return the dataset of a netCDF file; raise a ValueError if its seal does not match or it is no netCDF."""
     _require_h5netcdf()
     data = read_whole(path)
     if is_broken(data):
@@ -147,12 +151,12 @@ def opened(path: str | os.PathLike) -> xr.Dataset:
 
 
 class _TooLarge(ValueError):
-    """The file claims more data than its bytes can hold."""
+    """Raised for a file that declares more data than its bytes can hold."""
 
 
 @contextmanager
 def naming(path: str | os.PathLike) -> Iterator[None]:
-    """Turn any error in this scope, such as one of an unexpected description, into a ValueError naming the file."""
+    """Scope in which any error, such as one of an unexpected description, becomes a ValueError that names ``path``."""
     try:
         yield
     except Exception as error:
@@ -182,7 +186,7 @@ def _refuse_more_than_it_holds(file: h5py.File, length: int) -> None:
 
 
 def _parsed(path: str | os.PathLike, ds: xr.Dataset) -> dict[str, Any]:
-    """Return the attributes, decoded from JSON; raise if the file is damaged or its schema is unknown."""
+    """Return kind and attributes, decoded from JSON; raise if the file is damaged or its version is unknown."""
     if "schema_version" not in ds.attrs or "kind" not in ds.attrs:
         raise ValueError(f"{path} was not written by asymptotix: it has no schema_version")
     version = ds.attrs["schema_version"]
@@ -212,7 +216,7 @@ def _check_whole(path: str | os.PathLike, ds: xr.Dataset) -> None:
 
 
 def _from_json(path: str | os.PathLike, name: str, text: Any) -> Any:
-    """Decode an attribute from JSON; raise if it is so long or so deep that building it might not end."""
+    """Return an attribute decoded from JSON; raise if it is so long or so deep that building it might not end."""
     try:
         value = json.loads(text)
     except (TypeError, ValueError) as error:
@@ -256,7 +260,7 @@ def _algorithm(described: Any, arrays: Mapping[str, np.ndarray]) -> Algorithm | 
 
 
 def _inlined(described: object, arrays: Mapping[str, np.ndarray]) -> object:
-    """Return a description in which references to arrays are replaced by their values, so that it can be compared."""
+    """Return a description in which every ``{"array": path}`` is replaced by the array as lists, for a comparison."""
     if isinstance(described, dict):
         if set(described) == {"array"}:
             return arrays[described["array"]].tolist()
@@ -275,9 +279,9 @@ def _items(described: object) -> list[Any]:
 
 
 def _with_codes(ds: xr.Dataset) -> xr.Dataset:
-    """Return the dataset with status codes; raise if it does not say how every point ended.
+    """Return the dataset with a variable ``status_code``; raise if ``status`` or ``converged`` is missing.
 
-    Files of schema 1 hold only sentences. Here, and nowhere else, codes are derived from them.
+    Files of schema version 1 hold only sentences, from which the codes are derived.
     """
     for name, kinds in (("status", "OUT"), ("converged", "b")):
         if name not in ds.data_vars or ds[name].dtype.kind not in kinds or ds[name].dims != ds["status"].dims:

@@ -20,10 +20,10 @@ from .rows import INDEX_DIMENSIONS, label_name, label_position
 
 
 class LabelIndex(PandasIndex):
-    """An index that finds entries by label, and also by position from 0, as without labels."""
+    """An index of xarray that finds entries by label, and also by position counted from 0."""
 
     def sel(self, labels: dict[Any, Any], method: Any = None, tolerance: Any = None) -> IndexSelResult:
-        """Return the positions of one or several labels or positions. ``method`` and ``tolerance`` are ignored."""
+        """Return the positions that a label, a position, an array or a slice selects; other arguments are ignored."""
         ((_, wanted),) = labels.items()
         if isinstance(wanted, slice):
             return IndexSelResult({self.dim: self._slice(wanted)})
@@ -57,7 +57,7 @@ Labelled = TypeVar("Labelled", xr.DataArray, xr.Dataset)
 
 
 def labelled(values: Labelled, problem: object) -> Labelled:
-    """Return the values with labels as coordinates of their own dimensions, where labels are known."""
+    """Return the values with labels, stored or from the problem, as coordinates of their own dimensions."""
     for dim in map(str, values.dims):
         # xarray returns positions for a dimension without a coordinate.
         if is_grid(values, dim):
@@ -73,15 +73,15 @@ def labelled(values: Labelled, problem: object) -> Labelled:
 
 
 def unlabelled(ds: xr.Dataset) -> xr.Dataset:
-    """Return the dataset as a result and its file keep it: dimensions without labels as coordinates."""
+    """Return the dataset without the coordinates that :func:`labelled` added, as a result and its file store it."""
     return ds.drop_vars([name for name, index in ds.xindexes.items() if isinstance(index, LabelIndex)])
 
 
 def with_label_coordinates(ds: xr.Dataset, problem: Problem) -> xr.Dataset:
-    """Return the dataset with a coordinate ``path_label`` if the problem has a method ``path_labels()``.
+    """Return the dataset with a coordinate ``<dim>_label`` for every dimension of which the problem has labels.
 
-    The same holds for every other dimension, except ``index``: its labels may change from point to point and were
-    added when the outcomes were assembled.
+    The labels of ``path`` and ``path_other``, for example, come from the problem's method ``path_labels()``. Those of
+    ``index`` may change from point to point and were added when the outcomes were assembled.
     """
     given: dict[str, tuple[str, list[str]]] = {}
     for dim in map(str, ds.dims):
@@ -95,7 +95,7 @@ def with_label_coordinates(ds: xr.Dataset, problem: Problem) -> xr.Dataset:
 
 
 def entry_labels(values: xr.DataArray | xr.Dataset, problem: object, dim: str) -> list[str] | None:
-    """Return the labels of the entries along a dimension; None where there are none."""
+    """Return the labels of entries along a dimension, stored or from the problem; None if there are none."""
     if (name := label_name(dim)) in values.coords and values[name].dims == (dim,):
         return [str(label) for label in values[name].values]
     own = _labels_of(problem, dim.removesuffix("_other"))  # a file of an earlier version
@@ -111,5 +111,5 @@ def _labels_of(problem: object, dim: str) -> Sequence[str]:
 
 
 def is_grid(values: xr.DataArray | xr.Dataset, dim: Hashable) -> bool:
-    """Return whether a dimension comes from a control, a size or a seed: it has a coordinate of numbers."""
+    """Return whether a dimension belongs to the grid (controls, sizes, seeds): it has a coordinate of numbers."""
     return dim in values.coords and values.coords[dim].dtype.kind not in "UO"

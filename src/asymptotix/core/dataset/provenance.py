@@ -15,7 +15,7 @@ _PACKAGES = ("asymptotix", "jax", "jaxlib", "numpy", "scipy", "xarray")
 
 
 def provenance(wall_seconds: float) -> dict[str, Any]:
-    """Return versions, platform, device kind, date (UTC), commit and wall time as a JSON-able dictionary."""
+    """Return versions, platform, device kind, date (UTC), commit and wall time as a dictionary that JSON can hold."""
     return {
         **{package: _version(package) for package in _PACKAGES},
         "python": platform.python_version(),
@@ -42,7 +42,7 @@ def _device_kind() -> str:
 
 @functools.cache
 def _commit() -> str | None:
-    """Return the commit of the checkout from which this package runs; None for an installed package."""
+    """Return the git commit of the checkout that runs, marked if it has changes; None for an installed package."""
     package = Path(__file__).resolve().parents[2]
     try:
         # A package installed inside the checkout of another project must not report that project's commit.

@@ -1,4 +1,4 @@
-"""Rows, the entries of ``index``: their labels, by which they are aligned where problems in a dataset differ."""
+"""Labels of the entries of ``index`` (rows of the weights), which align the entries of different problems."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import xarray as xr
 
 from ..problem import Outcome
 
+#: Dimensions whose entries are aligned by label if a swept field changes them.
 INDEX_DIMENSIONS = ("index", "index_other")
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The labels of ``index`` in a dataset, and the places of every point's own entries among them.
+    """The labels of ``index`` in a dataset, and the positions of every point's own entries among them.
 
     Parameters
     ----------
@@ -30,7 +31,7 @@ class Rows:
     places: tuple[np.ndarray, ...] | None = None
 
     def where(self, point: int, dims: Sequence[str], shape: Sequence[int]) -> tuple[slice | np.ndarray, ...]:
-        """Return the indices, along the dataset's dimensions, of a point's array of this shape."""
+        """Return the index of a point's array (``dims``, ``shape``) in the dataset's array; ``point`` in C order."""
         if self.places is None or not set(dims) & set(INDEX_DIMENSIONS):
             return tuple(slice(n) for n in shape)
         places = self.places[point]
@@ -46,7 +47,7 @@ class Rows:
 
 
 def common_rows(own: Sequence[Sequence[str]], swept: Sequence[str] = ()) -> Rows:
-    """Return the rows of a dataset whose points have the labels ``own``.
+    """Return the rows of a dataset from the labels ``own`` of each point; empty if a point has no labels.
 
     The labels of the point with most entries come first, then those that it lacks. Entries are identified by label, not
     by position: the second row is layer 2 in one model and another row of layer 1 in the next. ``swept`` are the fields
@@ -72,12 +73,12 @@ def common_rows(own: Sequence[Sequence[str]], swept: Sequence[str] = ()) -> Rows
 
 
 def row_key(label: str) -> str:
-    """Return a label without parts numbered 1, so that "layer 2" and "layer 2 row 1" identify the same entry."""
+    """Return a label without parts numbered 1, so that "layer 2" and "layer 2 row 1" become equal."""
     return " ".join(re.sub(r"\b[^\W\d]+ 1\b", "", label).split())
 
 
 def label_position(wanted: str, known: Sequence[str]) -> int | None:
-    """Return the position of the wanted label; None where no label, or more than one, can be meant."""
+    """Return the position of ``wanted`` among the labels ``known``; None if it fits no label or more than one."""
     if wanted in known:
         return list(known).index(wanted)
     # "layer 2" means "layer 2 row 1" only where that layer has a single row.
@@ -99,7 +100,7 @@ def in_rows(ds: xr.Dataset, labels: Mapping[str, Sequence[str]]) -> xr.Dataset:
 
 
 def row_labels(ds: xr.Dataset) -> dict[str, list[str]]:
-    """Return dimension -> labels, for the labelled dimensions of a dataset."""
+    """Return dimension -> labels, for those of ``index`` and ``index_other`` that have labels in the dataset."""
     names = {dim: label_name(dim) for dim in INDEX_DIMENSIONS}
     return {dim: ds[name].values.tolist() for dim, name in names.items() if name in ds.coords and dim in ds.dims}
 
@@ -110,7 +111,7 @@ def label_name(dim: str) -> str:
 
 
 def own_dimensions(name: str, dimensions: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the dimensions of an observable; errors and traces follow the observable they belong to."""
+    """Return the dimensions of ``name``; ``<name>_err`` has those of ``<name>``, a trace also ``iteration`` first."""
     if name in dimensions:
         return tuple(dimensions[name])
     if name.endswith("_err"):

@@ -1,4 +1,4 @@
-"""Find values on a coordinate, with an error that names the nearest values where one is missing."""
+"""Selection by coordinate value, with an error that names the nearest values if one is missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEAREST_SHOWN = 2
 
 
 def positions(grid: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return the position of each value on a coordinate, -1 if missing. Fractions may differ by 1e-9 relative."""
+    """Return each value's position on the coordinate ``grid``, -1 if missing. Fractions may differ by 1e-9 relative."""
     there, wanted = np.atleast_1d(grid), values[..., None]
     if there.dtype.kind in "iu" and wanted.dtype.kind in "iu":  # seeds and sizes must be equal exactly
         same = wanted == there
@@ -27,14 +27,16 @@ def positions(grid: np.ndarray, values: np.ndarray) -> np.ndarray:
 def selected_by_name(
     ds: xr.Dataset, problem: object, indexers: Mapping[Any, Any] | None = None, **options: Any
 ) -> xr.Dataset:
-    """Select as :func:`selected` does, and entries also by the labels of the dataset or of its problem."""
+    """Return what :func:`selected` does; entries may also be given by the labels of the dataset or its problem."""
     named = labelled(ds, problem)
     added = [name for name in named.coords if name not in ds.coords]
     return selected(named, indexers, **options).drop_vars(added)
 
 
 def selected(ds: xr.Dataset, indexers: Mapping[Any, Any] | None = None, **options: Any) -> xr.Dataset:
-    """Select as :meth:`xarray.Dataset.sel` does, with values that may differ in their last digits.
+    """Return the part of a dataset at values, as :meth:`xarray.Dataset.sel` does; they may differ in the last digits.
+
+    ``options``: further indexers, dimension=value, and xarray's method, tolerance and drop.
 
     Raises
     ------
@@ -55,7 +57,7 @@ def selected(ds: xr.Dataset, indexers: Mapping[Any, Any] | None = None, **option
 
 
 def _on_grid(ds: xr.Dataset, name: Hashable, given: Any) -> Any:
-    """Replace numbers by the coordinate's own values; return anything else, such as a slice or a label, as it is."""
+    """Return numbers replaced by the values of the coordinate ``name``; anything else, such as a slice, unchanged."""
     if name not in ds.coords or ds[name].dtype.kind not in "iuf" or isinstance(given, slice):
         return given
     known = ds[name]

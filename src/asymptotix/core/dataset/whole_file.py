@@ -1,4 +1,4 @@
-"""Atomic writing, and reading: a file is there as a whole or not at all, whatever happens while it is written."""
+"""Atomic writing, and reading: a file exists complete or not at all, whatever happens while it is written."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import secrets
 import stat
 from pathlib import Path
 
-#: Age in seconds above which a temporary file counts as left behind. Its data are in memory before, so that writing
-#: takes seconds. An hour is more than the slowest network disk takes: the file of a running writer is never removed.
+#: Age in seconds above which a temporary file counts as left behind by a killed writer. Smaller: the file of a running
+#: writer on a slow network disk could be removed. Larger: such files stay longer.
 LEFT_BEHIND_SECONDS = 3600.0
 
 
@@ -58,7 +58,7 @@ def read_whole(path: str | os.PathLike) -> bytes:
 
 
 def _checked_target(path: str | os.PathLike) -> Path:
-    """Return the file to write: where the path is a link, the file that it points to."""
+    """Return the file to write: for a link, the file that it points to. Raise an OSError if it cannot be written."""
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         raise OSError(errno.ENOENT, f"there is no folder {target.parent}")
@@ -72,7 +72,7 @@ def _checked_target(path: str | os.PathLike) -> Path:
 
 
 def _write_synced(temporary: Path, data: bytes | memoryview, *, like: Path) -> None:
-    """Write a new file, with the permissions of ``like`` if it exists, else with the default ones."""
+    """Write ``data`` to a new file and sync it to the disk. It gets the permissions of ``like`` if that exists."""
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
         if like.exists() and hasattr(os, "fchmod"):
@@ -86,9 +86,9 @@ def _write_synced(temporary: Path, data: bytes | memoryview, *, like: Path) -> N
 
 
 def _remove_left_behind(target: Path, *, beside: Path) -> None:
-    """Remove old temporary files of a target.
+    """Remove temporary files of ``target`` that are older than an hour.
 
-    Ages are measured against the time stamp of our own new file, because a file server's clock may differ from ours.
+    Ages are measured against our new file ``beside``, because a file server's clock may differ from ours.
     """
     pattern = re.compile(re.escape(f".{target.name}.") + r"[0-9a-f]+\.partial")
     now = beside.stat().st_mtime
@@ -102,7 +102,7 @@ def _remove_left_behind(target: Path, *, beside: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync the new name to the disk where the platform can. If it cannot, both old and new contents are still safe."""
+    """Sync the names in a folder to the disk if the platform can; otherwise the old or the new file is still intact."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:

@@ -1,1 +1,1 @@
-"""Definitions of the numbers in a result: names, symbols, normalisations, references."""
+"""Definitions of the variables of a result: names, symbols, normalisations, references."""

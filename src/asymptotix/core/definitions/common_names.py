@@ -1,6 +1,6 @@
-"""The names that all theories and experiments share, with a meaning that holds for each of them.
+"""Definitions of the variables and coordinates whose names several theories and experiments share.
 
-A problem can give a more precise definition (:meth:`Problem.observables`): scaling, normalisation, reference.
+A problem can replace them by more precise ones, with scaling and references (:meth:`Problem.observables`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ COMMON: Table = table(
     Observable("weight_decay", "weight decay", "Strength of the penalty on the weights.", symbol=r"\lambda"),
     Observable("noise", "noise variance", "Variance of the noise, not its standard deviation.", symbol=r"\Delta"),
     Observable("temperature", "temperature", "Variance of the labels' noise in the likelihood.", symbol="T"),
-    Observable("side_information", "side information", "Overlap of what is told of the teacher's weights beforehand."),
+    Observable("side_information", "side information", "Overlap of the given noisy copy of W with W."),
     Observable("skip", "skip strength", "Strength of the skip connections.", symbol="c"),
     Observable("tokens", "tokens", "Length of a sequence."),
     Observable("layers", "layers", "Depth of the network.", symbol="L"),
     Observable("heads", "heads", "Number of heads per layer.", symbol="H"),
     # -- what is learned
-    Observable("overlap", "overlap", "Of the estimate's weights with the teacher's, per pair of rows.", symbol="Q"),
-    Observable("order_parameter", "order parameter", "What all observables are read off.", symbol="U"),
+    Observable("overlap", "overlap", "Overlap of the estimate with the teacher, per pair of rows.", symbol="Q"),
+    Observable("order_parameter", "order parameter", "The statistics that determine all observables.", symbol="U"),
     Observable(
         "free_entropy", "free entropy",
         "Log of the evidence per dimension; its maximum is the posterior.",

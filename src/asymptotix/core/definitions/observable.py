@@ -1,8 +1,8 @@
 """The definition of one observable or control, and tables of them.
 
 A table defines each name once; the attributes of a dataset's variables and the labels of axes are derived from it. The
-definitions of ``<name>_err``, ``<name>_trace`` and ``<name>_draws`` follow from ``<name>``, unless they have their own
-entries.
+definitions of ``<name>_err``, ``<name>_trace`` (values at every iteration) and ``<name>_draws`` follow from ``<name>``,
+unless they have their own entries.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import xarray as xr
 
 @dataclass(frozen=True)
 class Observable:
-    """The definition of one name: one line of the table of observables.
+    """The definition of one variable or coordinate of a result.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Observable:
 
     @property
     def attrs(self) -> dict[str, str]:
-        """The attributes of a variable of this name, without empty ones."""
+        """The attributes, name -> text, that a variable of a dataset gets from this definition; no empty ones."""
         known = {
             "long_name": self.long_name,
             "units": self.units,
@@ -71,7 +71,7 @@ Table = Mapping[str, Observable]
 
 
 def table(*entries: Observable) -> dict[str, Observable]:
-    """Return name -> entry; raise if a name occurs twice."""
+    """Return a table, name -> definition, of these definitions; raise a ValueError if a name occurs twice."""
     found = {entry.name: entry for entry in entries}
     if len(found) < len(entries):
         twice = {entry.name for entry in entries if entry is not found[entry.name]}
@@ -80,7 +80,7 @@ def table(*entries: Observable) -> dict[str, Observable]:
 
 
 def definition(name: str, own: Table) -> Observable | None:
-    """Return a name's definition: its entry, or, for an error, a trace or draws, one derived from it; else None."""
+    """Return a name's definition in the table ``own``, for an error, a trace or draws a derived one; else None."""
     if name in own:
         return own[name]
     for suffix, (words, sentence) in _DERIVED.items():
@@ -106,7 +106,7 @@ _DERIVED = {
 
 
 def with_attributes(ds: xr.Dataset, own: Table) -> xr.Dataset:
-    """Return the dataset with attributes for all variables and coordinates; existing attributes are kept.
+    """Return the dataset with attributes for all variables and coordinates; existing ones are not replaced.
 
     An undefined name becomes its own long name, so that plots have a label.
     """
@@ -119,5 +119,5 @@ def with_attributes(ds: xr.Dataset, own: Table) -> xr.Dataset:
 
 
 def label_of(long_name: str, symbol: str = "") -> str:
-    """Return the label of an axis: long name and symbol."""
+    """Return the label of an axis: the long name and, unless it is empty, the symbol (LaTeX without dollars)."""
     return f"{long_name} ${symbol}$" if symbol else long_name

@@ -1,1 +1,1 @@
-"""Descriptions of functions by fingerprints, and of fields by their declared types."""
+"""Identification of functions by fingerprints, and types of fields by their annotations."""

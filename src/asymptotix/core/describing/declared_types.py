@@ -1,4 +1,4 @@
-"""Types of values, read from the annotations of fields."""
+"""Types of the fields of a dataclass, read from their annotations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def declared_fields(obj: object) -> dict[str, object]:
-    """Return name -> annotation for every field that the constructor takes."""
+    """Return name -> annotation for every field that the constructor takes, of a dataclass or of an instance."""
     return _fields_of_class(obj if isinstance(obj, type) else type(obj))
 
 
@@ -27,7 +27,7 @@ def _fields_of_class(cls: type) -> dict[str, object]:
 
 
 def item_type(declared: object) -> object:
-    """Return the item type of a tuple or list annotation: tuple[np.ndarray, ...] | None gives np.ndarray."""
+    """Return the item type of a tuple or list annotation, else None: tuple[np.ndarray, ...] | None gives np.ndarray."""
     for part in (declared, *typing.get_args(declared)):
         if typing.get_origin(part) in (tuple, list):
             return typing.get_args(part)[0]
@@ -35,7 +35,7 @@ def item_type(declared: object) -> object:
 
 
 def alternatives(declared: object) -> tuple[object, ...]:
-    """Return the alternatives of an annotation, without parameters: int | tuple[int, ...] gives (int, tuple)."""
+    """Return the types in an annotation, without their parameters: int | tuple[int, ...] gives (int, tuple)."""
     if isinstance(declared, str):
         named: dict[str, type] = {"int": int, "float": float, "bool": bool, "list": list, "tuple": tuple}
         return tuple(named.get(part.split("[")[0].strip(), part.strip()) for part in declared.split("|"))

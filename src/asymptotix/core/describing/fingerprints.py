@@ -12,29 +12,29 @@ from numpy.typing import ArrayLike
 
 from ...numerics.programs.program_listing import program_listing
 
-#: Number of values of a function that a file keeps: those in files of all versions, and those that newer files add.
-#: With fewer values, functions that differ only in rare places would count as the same.
+#: Largest numbers of values of a function that a file stores: those in files of all versions, and those added in newer
+#: files. Smaller: functions that differ only at rare arguments count as the same. Larger: larger files.
 FINGERPRINT_LENGTH, SAMPLE_LENGTH = 32, 512
 #: Version of the listing of programs for :func:`program_digest`. Digests of different versions are not compared.
 _LISTING = 2
 
 
 def fixed_points(*shape: int) -> np.ndarray:
-    """Return test arguments that look like independent N(0, 1), equal on every machine and in every NumPy version."""
+    """Return test arguments of this shape like independent N(0, 1), equal on every machine and NumPy version."""
     k = np.arange(1, math.prod(shape) + 1, dtype=float)
     uniform = np.clip((k * k * 0.5 * (math.sqrt(5) - 1)) % 1, 1e-9, 1 - 1e-9)  # Weyl: pairs fill the square evenly
     return (np.log(uniform / (1 - uniform)) / 1.702).reshape(shape)  # the logistic law nearest to the normal one
 
 
 def far_points(*shape: int) -> np.ndarray:
-    """Return the test arguments of :func:`fixed_points`, every second row doubled: larger arguments are tried too."""
+    """Return :func:`fixed_points` with every second row (along the first axis) doubled, for larger arguments."""
     points = fixed_points(*shape)
     points[1::2] *= 2
     return points
 
 
 def condensed(values: ArrayLike, length: int = FINGERPRINT_LENGTH) -> np.ndarray:
-    """Condense values (points, ...) of a function to at most ``length`` numbers.
+    """Return at most ``length`` numbers that represent the values (points, ...) of a function.
 
     Values with more entries than fit are projected on fixed directions, so that every entry contributes.
     """
@@ -45,9 +45,9 @@ def condensed(values: ArrayLike, length: int = FINGERPRINT_LENGTH) -> np.ndarray
 
 
 def program_digest(function: Callable[..., Any], *shapes: tuple[int, ...]) -> str:
-    """Return ``version of JAX:digest`` of a function's program on arrays of these shapes, constants included.
+    """Return "version:digest" of a function's JAX program, one argument per shape, constants included.
 
-    The caller sets JAX to double precision.
+    The version is that of JAX and of the listing. The caller sets JAX to double precision.
     """
     import jax
 

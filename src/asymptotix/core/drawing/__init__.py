@@ -1,1 +1,1 @@
-"""Parts that all plots share: colours and labels in use on the axes, kinks of curves, labels of thresholds."""
+"""Tools of all plots: style, colours in use on the axes, kinks of curves at thresholds, labels of thresholds."""

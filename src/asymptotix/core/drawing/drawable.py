@@ -1,4 +1,4 @@
-"""Protocols of results and comparisons that can be plotted."""
+"""Interfaces that results and comparisons need in order to be plotted."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import xarray as xr
 
 
 class HasIndexLabels(Protocol):
-    """The part of a problem that plots use: the labels of the entries of ``index``."""
+    """Interface of a problem for plots: the labels of the entries along the dimension ``index``."""
 
     def index_labels(self) -> Sequence[str]: ...
 
 
 @runtime_checkable
 class HasDataset(Protocol):
-    """The part of a result that plots use: a dataset, its kind ("theory", "experiment", "thresholds"), its problem."""
+    """Interface of a result for plots: dataset, kind ("theory", "experiment" or "thresholds"), problem.
+
+    ``result[name]`` is a variable with the labels of its entries.
+    """
 
     @property
     def ds(self) -> xr.Dataset: ...
@@ -31,7 +34,7 @@ class HasDataset(Protocol):
 
 
 class HasBothSides(Protocol):
-    """The part of a comparison that plots use: theory, experiment and the dataset of their scores."""
+    """Interface of a comparison for plots; see :class:`asymptotix.core.compare.Comparison`."""
 
     @property
     def ds(self) -> xr.Dataset: ...

@@ -1,4 +1,4 @@
-"""A label that is placed when it is drawn: the size and the content of its axes are not known before."""
+"""A label that is positioned when it is drawn, because the size and content of its axes are not known before."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.text import Annotation
 
 
 class DrawnLabel(Annotation):
-    """An annotation that calls ``settle`` with its axes before it is drawn.
+    """An annotation that calls ``settle``, which positions labels, with its axes before it is drawn.
 
     A legend outside the axes, or a colour bar, makes them smaller after everything has been plotted.
     """

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 #: Colour map for matrices with signed entries, such as order parameters: red is positive, blue negative, zero white.
 SIGNED_COLOURS = "RdBu_r"
+#: Markers of an experiment's points, one for each size ``dim``; with more sizes they repeat.
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
+#: Settings of matplotlib (rcParams) for all plots.
 STYLE: dict[str, Any] = {
     "font.size": 11,
     "axes.labelsize": 12,
@@ -42,7 +44,7 @@ STYLE: dict[str, Any] = {
 
 
 def style() -> AbstractContextManager[None]:
-    """Return a context in which matplotlib uses the style of these plots."""
+    """Return a context, for a ``with`` statement, in which matplotlib uses the settings :data:`STYLE`."""
     import matplotlib
 
     return matplotlib.rc_context(rc=dict(STYLE))  # pyright: ignore[reportArgumentType]
@@ -58,7 +60,7 @@ def axes_or_new(ax: Axes | None) -> Axes:
 
 
 def next_colour(ax: Axes) -> str:
-    """Return the first colour of the palette that nothing on the axes has."""
+    """Return the first colour of :data:`PALETTE` that nothing on the axes has; the first if all are in use."""
     return free_colours(ax, PALETTE)[0]
 
 
@@ -71,10 +73,10 @@ def with_legend(ax: Axes) -> Axes:
 
 
 def axis_label(of: str | xr.DataArray) -> str:
-    """Return the long name of a control or an observable, with its symbol where it has one.
+    """Return the label of an axis for a control or an observable: its long name, with its symbol if it has one.
 
-    A variable of a result has the long name that its problem defines. A bare name has the one that all problems share,
-    or else itself.
+    A variable of a result has the long name that its problem defines. A name alone has the common definition, or else
+    becomes the label itself.
     """
     if isinstance(of, xr.DataArray):
         if "long_name" in of.attrs:
@@ -85,7 +87,7 @@ def axis_label(of: str | xr.DataArray) -> str:
 
 
 def describe_axes(ax: Axes, x: np.ndarray, control: str) -> None:
-    """Label both axes, and make the horizontal one logarithmic if the grid ``x`` of the control is geometric."""
+    """Label both axes, and make the horizontal one logarithmic if ``x``, values of the control, is nearly geometric."""
     ax.set_xlabel(axis_label(control))
     ax.set_ylabel(" / ".join(titles(ax)))
     if _is_geometric(x):
@@ -93,7 +95,7 @@ def describe_axes(ax: Axes, x: np.ndarray, control: str) -> None:
 
 
 def _is_geometric(x: np.ndarray) -> bool:
-    """Return whether a grid spans more than a factor of 20 and its ratios vary less than its differences."""
+    """Return whether positive values span a factor of 20 or more and have steadier ratios than differences."""
     x = np.sort(np.asarray(x, dtype=float)[np.isfinite(x)])
     if len(x) < 3 or x[0] <= 0 or x[-1] < 20 * x[0]:
         return False

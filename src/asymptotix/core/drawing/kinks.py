@@ -11,24 +11,24 @@ from collections.abc import Sequence
 
 import numpy as np
 
-#: Largest variation of an observable that counts as constant, as a share of its variation on the whole grid. The eye
-#: does not see less.
+#: Largest variation of an observable that counts as constant, as a share of its variation on the whole grid. Larger:
+#: a visible variation counts as constant.
 CONSTANT = 0.01
 
 
 def with_kinks(
     x: np.ndarray, y: np.ndarray, *, from_here: Sequence[float], until_there: Sequence[float]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a curve with the points added that follow from thresholds, and the places of these points.
+    """Return (x, y, added x) of a curve with points added at thresholds.
 
     Parameters
     ----------
     x, y
-        Ascending grid, and the values there.
+        Ascending grid of a control, and the observable there.
     from_here
-        Thresholds at which something begins to be learned.
+        Thresholds at which something begins to be learned; the largest one below which y is constant is added.
     until_there
-        Thresholds above which everything is learned.
+        Thresholds above which everything is learned; the smallest one above which y is constant is added.
     """
     finite = np.isfinite(y)
     if finite.sum() < 2:

@@ -18,14 +18,14 @@ LINESTYLES = ("-", "--", ":", "-.")
 
 @dataclass
 class Series:
-    """One observable of one result on some axes.
+    """One observable of one result, as drawn on some axes.
 
     Attributes
     ----------
     kind, name, title, label
-        Theory or experiment; the observable; its label on an axis; the user's name for this result.
+        "theory" or "experiment"; name of the observable; its label on an axis; the user's name for the result or None.
     colours
-        Colours of its entries.
+        Label of an entry of the observable -> its colour.
     handles
         Matplotlib objects of the legend, whose labels may be changed later.
     has_partner
@@ -45,7 +45,7 @@ _DRAWN: WeakKeyDictionary[Axes, list[Series]] = WeakKeyDictionary()
 
 
 def drawn_on(ax: Axes) -> list[Series]:
-    """Return the series on the axes, in the order of drawing."""
+    """Return the list of all series on the axes, in the order of drawing."""
     return _DRAWN.setdefault(ax, [])
 
 
@@ -60,10 +60,11 @@ def begin(
     entries: Mapping[str, int],
     like: bool,
 ) -> Series:
-    """Choose colours for the entries (label -> position) of an observable, and record the series.
+    """Choose colours for the entries (label -> position) of an observable, and record and return its series.
 
-    An experiment takes the colours of an unpaired theory of the same name and label on the axes, and vice versa. Any
-    other series takes the next free colours. ``like`` takes the colours of the series that was drawn first.
+    An experiment takes the colours of a theory of the same name and label on the axes that has no experiment yet, and
+    vice versa. Any other series takes the next free colours of the palette, or, with ``like``, those of the first
+    series.
     """
     earlier = drawn_on(ax)
     partners = [s for s in earlier if s.kind != kind and not s.has_partner and (s.name, s.label) == (name, label)]
@@ -92,12 +93,12 @@ def free_colours(ax: Axes, palette: Sequence[str]) -> list[str]:
 
 
 def titles(ax: Axes) -> list[str]:
-    """Return the titles of the observables on the axes, each once."""
+    """Return the axis labels of the observables on the axes, each observable once."""
     return list({s.name: s.title for s in drawn_on(ax)}.values())
 
 
 def given_colours(color: Any, entries: Sequence[str]) -> dict[str, Any]:
-    """Return entry -> colour, from the user's one colour for all entries or one for each."""
+    """Return entry -> colour from ``color``: a matplotlib colour for all entries, or a list with one for each."""
     from matplotlib.colors import is_color_like
 
     if is_color_like(color):
@@ -112,7 +113,7 @@ def given_colours(color: Any, entries: Sequence[str]) -> dict[str, Any]:
 
 
 def _say_which(series: Series) -> None:
-    """Put the observable's name before labels that lack it, because the axes now have a second observable."""
+    """Put the observable's name before labels without it in the legend, if the user gave no label."""
     words = series.name.replace("_", " ")
     for handle in series.handles:
         if series.label is None and not str(handle.get_label()).startswith(("_", words)):

@@ -1,4 +1,4 @@
-"""Labels of vertical lines, placed where no curve crosses them."""
+"""Labels of vertical lines, at heights at which no curve crosses them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.text import Annotation
     from matplotlib.typing import ColorType
 
-#: Distance between a label and curves or the ends of the axes, as a share of the axes' height.
+#: Smallest distance between a label and curves or the ends of the axes, as a share of the axes' height. Smaller:
+#: labels touch curves.
 ROOM = 0.025
 #: Distance between a line and its label, in points.
 OFFSET = 3
@@ -21,7 +22,7 @@ _LABELS: WeakKeyDictionary[Axes, list[Annotation]] = WeakKeyDictionary()
 
 
 def add_label(ax: Axes, x: float, words: str, color: ColorType) -> None:
-    """Label the vertical line at ``x``. Whenever the axes are drawn, :func:`settle_labels` chooses the place."""
+    """Label the vertical line at ``x``; :func:`settle_labels` chooses height and side whenever the axes are drawn."""
     from .drawn_label import DrawnLabel  # imported here because it needs matplotlib
 
     label = DrawnLabel(
@@ -43,7 +44,7 @@ def add_label(ax: Axes, x: float, words: str, color: ColorType) -> None:
 
 
 def settle_labels(ax: Axes) -> None:
-    """Move the labels of vertical lines to places where they cross no curve that is on the axes now."""
+    """Move the labels of vertical lines to heights and sides at which no curve now on the axes crosses them."""
     labels = _LABELS.get(ax, [])
     if not labels:
         return
@@ -65,12 +66,12 @@ def settle_labels(ax: Axes) -> None:
 
 
 def _across(ax: Axes, label: Annotation) -> float:
-    """Return the horizontal position of a label's line, in pixels."""
+    """Return the horizontal position, in pixels, of the vertical line that a label names."""
     return float(ax.transData.transform((label.xy[0], ax.get_ylim()[0]))[0])
 
 
 def _curves(ax: Axes) -> list[np.ndarray]:
-    """Return the points of all lines in pixels, except vertical lines."""
+    """Return the points (points, 2) of every line on the axes, in pixels, except vertical lines."""
     points = [(line, np.asarray(line.get_xydata(), dtype=float)) for line in ax.lines]
     return [line.get_transform().transform(xy) for line, xy in points if len(xy) and not _is_vertical(xy)]
 
@@ -90,7 +91,7 @@ def _is_vertical(xy: np.ndarray) -> bool:
 
 
 def _occupied(curves: list[np.ndarray], span: tuple[float, float], ax: Axes) -> list[tuple[float, float]]:
-    """Return the intervals of height, as shares of the axes' height, that curves cross within a horizontal span."""
+    """Return (lowest, highest) of the curves within ``span`` (pixels), as shares of the axes' height."""
     low, high = span
     found = []
     for curve in curves:
@@ -107,7 +108,7 @@ def _occupied(curves: list[np.ndarray], span: tuple[float, float], ax: Axes) -> 
 
 
 def _free_top(occupied: list[tuple[float, float]], height: float) -> tuple[float, float]:
-    """Return top and height of the highest free gap that has room for ``height``, or else of the largest gap."""
+    """Return (top, height) of the highest gap between ``occupied`` of at least ``height``, else of the largest."""
     gaps, bottom = [(0.0, 0.0)], 0.0
     for low, high in [*occupied, (1.0, 1.0)]:
         if low > bottom:

@@ -10,18 +10,20 @@ from pathlib import Path
 from ...numerics import interrupts
 from ..result import Result
 
-#: Shortest time between two writes, and the largest share of the running time that writing may take.
+#: Shortest time in seconds between two writes, and largest share of the running time that writing may take.
+#: Less frequent writes: a crash loses more finished points.
 SECONDS_BETWEEN_WRITES = 1.0
 SHARE_OF_WRITING = 0.05
 
 
 class Checkpoint:
-    """A file that always holds a valid result of the finished points. A failed write does not end the work.
+    """The file of a checkpoint: a valid result of the points finished so far. A failed write does not end the work.
 
     Attributes
     ----------
+    path : Path
     trouble : str
-        Why the last write failed; "" if it succeeded.
+        Text of the error of the last write; "" if it succeeded.
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
@@ -34,7 +36,7 @@ class Checkpoint:
         self._due = time.monotonic()
 
     def offer(self, make: Callable[[], Result]) -> None:
-        """Write the result that ``make`` returns, if the last write was long enough ago."""
+        """Write the result that ``make`` returns, unless the last write was too recent; see the constants above."""
         began = time.monotonic()
         if began < self._due:
             return
@@ -43,7 +45,7 @@ class Checkpoint:
         self._due = ended + max(SECONDS_BETWEEN_WRITES, (ended - began) / SHARE_OF_WRITING)
 
     def write(self, make: Callable[[], Result]) -> None:
-        """Write the result that ``make`` returns, now."""
+        """Write the result that ``make`` returns, whenever the last write was; an error only sets ``trouble``."""
         try:
             make().save(self.path)
             self.trouble = ""

@@ -16,9 +16,10 @@ from ..specification import differences, differing, encode, numeric_fields
 from ..status import Status
 from .resume import outcomes_at
 
-#: Relative difference up to which two runs of one seed, or two solutions without an error, agree: machines round
-#: differently.
+#: Relative difference up to which two runs of one seed, or two solutions without an error, agree. Smaller: results of
+#: two machines, which round differently, cannot be merged.
 ROUNDING = 1e-6
+#: Sentence of the status of a point that no merged result has.
 LACKING = "no result that was merged has this point"
 
 
@@ -36,15 +37,15 @@ def merge(results: Iterable[Result]) -> Result:
     -------
     Result
         The result on the grid of all values, ascending. A point that no result has is NaN, and its status says so;
-        ``solve(..., resume=merged)`` computes it. Where several results have a point, a converged one is preferred.
-        The provenance of every result is kept under ``parts``.
+        ``solve(..., resume=merged)`` computes it. If several results have a point, the first converged one is taken.
+        ``provenance["parts"]`` of the merged result holds the provenance of every result.
 
     Raises
     ------
     ValueError
         If the results differ in problem, algorithm or settings; the error names the difference. Also if two results
-        converged at one point to numbers that differ by more than their numerical errors; it names the point and the
-        observable.
+        converged at one point to numbers that differ by more than the sum of their numerical errors, twice the
+        tolerance and a relative 1e-6, whichever is largest; the error names point and observable.
 
     Examples
     --------
@@ -121,7 +122,7 @@ def _encoded(settings: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _common_grid(parts: Sequence[Result]) -> dict[str, np.ndarray]:
-    """Return all values of every control over all results; sizes and seeds come last, as in ``simulate``."""
+    """Return all values of every control and swept field, ascending; ``dim`` and ``seed`` last, as in ``simulate``."""
     coordinates = [_controls(part) for part in parts]
     swept = {path.rpartition(".")[2] for part in parts[1:] for path in differing(parts[0].problem, part.problem)}
     names = dict.fromkeys([name for known in coordinates for name in known] + sorted(swept))
@@ -143,7 +144,7 @@ def _controls(part: Result) -> dict[str, np.ndarray]:
 
 
 def _values(part: Result, own: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """Return the values of ``name`` in a result: from its coordinates ``own``, or else the field of its problem."""
+    """Return the values of ``name`` in a result: its coordinate in ``own``, or else the field of its problem."""
     if name in own:
         return np.asarray(own[name])
     value = numeric_fields(part.problem).get(name)
@@ -153,7 +154,7 @@ def _values(part: Result, own: Mapping[str, np.ndarray], name: str) -> np.ndarra
 
 
 def _common_rows(parts: Sequence[Result]) -> Rows:
-    """Return the entries of ``index`` of all results together; numbers are later moved to these by their labels."""
+    """Return the labels of the entries of ``index`` in any of the results; entries of equal label are one entry."""
     labelled = [row_labels(part.ds) for part in parts]
     lengths = {dim: {part.ds.sizes[dim] for part in parts if dim in part.ds.dims} for dim in INDEX_DIMENSIONS}
     for dim, found in lengths.items():
@@ -174,14 +175,14 @@ def _own_dimensions(parts: Sequence[Result]) -> dict[str, tuple[str, ...]]:
 
 
 def _better(one: Outcome | None, two: Outcome | None) -> Outcome | None:
-    """Return the better of two outcomes of a point: converged before finished before any other; the first of equals."""
+    """Return the better of two outcomes of a point: converged before finished before any other; else the first."""
     if one is None or two is None:
         return one or two
     return max((one, two), key=lambda outcome: (outcome.how.converged, outcome.how.finished))
 
 
 def _check_agreement(one: Outcome, two: Outcome, where: str, settings: Mapping[str, Any]) -> None:
-    """Raise if two outcomes converged to different numbers."""
+    """Raise if two outcomes at ``where`` converged to numbers that differ by more than :func:`merge` allows."""
     if not (one.how.converged and two.how.converged):
         return
     for name in one.values.keys() & two.values.keys():
@@ -203,7 +204,7 @@ def _named(grid: Mapping[str, np.ndarray], shape: Mapping[str, int], at: int) ->
 
 
 def _provenance(parts: Sequence[Result]) -> dict[str, Any]:
-    """Return the provenance that all results share, the latest date, the total time, and each result's own."""
+    """Return what all provenances share, the latest date, the total time, and under "parts" those of all results."""
     single = [one for part in parts for one in part.provenance.get("parts", [part.provenance])]
     common = {name: value for name, value in single[0].items() if all(one.get(name) == value for one in single)}
     seconds = sum(float(one.get("wall_seconds", 0.0)) for one in single)

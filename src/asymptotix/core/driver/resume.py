@@ -1,4 +1,4 @@
-"""Resume from an earlier call: find the requested points that it finished, and the values of unfinished ones.
+"""Resume from the result of an earlier call: find those of the requested points that it contains.
 
 The earlier call may have been interrupted, or had a smaller grid, fewer seeds or fewer sizes.
 """
@@ -37,12 +37,12 @@ def earlier_outcomes(
     resume
         The result of the earlier call, or the file to which it was saved; None gives no outcomes.
     problem, algorithm, settings
-        Arguments of this call. The earlier call must have had the same, except for fields that are swept.
+        Those of this call. The earlier call must have had the same, except for fields that are swept.
     shape, coordinates
         The grid of this call: dimension -> length, and the coordinates of the result.
     rows
-        The entries of ``index`` in this call. Where they change from point to point, the earlier result must have
-        labels for its entries.
+        The labels of ``index`` in this call. If they change from point to point, the earlier result must have labels
+        for its entries.
     """
     size = int(np.prod(list(shape.values()), dtype=int))
     if resume is None:
@@ -60,7 +60,7 @@ def earlier_outcomes(
 
 
 def _wanted_values(resume: Result, problem: Problem, coordinates: Mapping[str, object]) -> dict[str, np.ndarray]:
-    """Return the values requested now of every coordinate of either call."""
+    """Return name -> values requested by this call, for every coordinate of this call or the earlier result."""
     values = {name: np.asarray(given[1] if isinstance(given, tuple) else given) for name, given in coordinates.items()}
     fields = numeric_fields(problem)
     for name in map(str, resume.ds.coords):
@@ -72,9 +72,9 @@ def _wanted_values(resume: Result, problem: Problem, coordinates: Mapping[str, o
 def outcomes_at(
     resume: Result, wanted: Mapping[str, np.ndarray], shape: Mapping[str, int], rows: Rows
 ) -> list[Outcome | None]:
-    """Return the outcomes of the earlier call at the points of this call, None where it did not have the point.
+    """Return the outcomes in ``resume`` at the points of this call, in C order, None where it does not have the point.
 
-    A point that gave no number has an outcome too, whose status says why.
+    ``wanted`` maps coordinates to values, ``shape`` dimensions to lengths. A point without a number has an outcome too.
     """
     ds = in_rows(resume.ds, {dim: rows.labels for dim in INDEX_DIMENSIONS if rows.labels and dim in resume.ds.dims})
     at: dict[str, np.ndarray] = {}
@@ -113,7 +113,7 @@ def _listed(values: np.ndarray) -> str:
 
 
 def is_finished(outcome: Outcome | None) -> bool:
-    """Return whether a point needs no more work: it has an outcome that is not an interrupted one."""
+    """Return whether a point needs no more work: it has an outcome, which was not interrupted."""
     return outcome is not None and not outcome.interrupted
 
 
@@ -130,7 +130,7 @@ def _outcome(values: Mapping[str, np.ndarray | np.generic], code: str, words: st
 
 
 def _is_missing(value: np.ndarray) -> bool:
-    """Return whether a value is only the padding that assembling put where a point had none."""
+    """Return whether a value is only NaN or empty text, with which :func:`assemble` fills points without a value."""
     if value.dtype.kind in "fc":
         return bool(np.isnan(value).all())
     return value.dtype.kind == "U" and bool((value == "").all())
@@ -143,7 +143,7 @@ def _check_same_work(
     settings: Mapping[str, Any],
     swept: Sequence[str],
 ) -> None:
-    """Raise if the earlier result is of other work, naming the difference. Fields that are ``swept`` may differ."""
+    """Raise if the earlier result has another problem, algorithm or settings. Fields in ``swept`` may differ."""
     pairs: list[tuple[str, Specification | None, Specification | None]] = [
         ("problem", resume.problem, problem),
         ("algorithm", resume.algorithm, algorithm),

@@ -1,4 +1,4 @@
-"""The one driver behind the verbs: it computes all points of a table and assembles their outcomes into a result.
+"""The driver behind the verbs: it computes all points of a grid and assembles their outcomes into a result.
 
 A verb is a public function such as :func:`solve`: it checks its arguments and describes its :class:`Work`. The driver
 handles progress, resuming, checkpoints, interrupts, failures of single points, assembly and the final warnings.
@@ -30,30 +30,31 @@ from .resume import earlier_outcomes, is_finished
 ProgressOption = bool | Progress | None
 ResumeOption = Result | str | os.PathLike | None
 CheckpointOption = str | os.PathLike | None
-#: Errors expected of numerical work: such a point is marked as failed. Any other error is recorded in the same way, but
+#: Errors expected of numerical work: they only mark a point as failed. Any other error marks the point too, but is
 #: raised at the end if all points failed.
 NUMERICAL_FAILURES = (ArithmeticError, np.linalg.LinAlgError)
-#: Seconds after an interrupt for which finished outcomes are still collected; then the driver itself stops the work.
+#: Seconds after an interrupt during which further outcomes are still collected; then the driver stops the work.
+#: Smaller: runs that ended together with others are lost.
 SECONDS_FOR_WHAT_IS_READY = 0.5
 
 
 class Batch(Protocol):
-    """Points, by their positions in the table, that one call hands to the theory or to the algorithm."""
+    """Interface of points that one call gives to the theory; a position is that in the flattened (C order) grid."""
 
     @property
     def groups(self) -> Sequence[Sequence[int]]:
-        """Groups of the batch's positions. If one position of a group is unfinished, the whole group is computed.
+        """The positions of the batch in groups. If one position of a group is unfinished, the whole group is computed.
 
-        After a failure unfinished positions are retried one by one.
+        After an error the positions still unfinished are computed one by one.
         """
         ...
 
     def outcomes(
         self, chosen: Sequence[int], earlier: Sequence[Outcome | None], progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
-        """Compute the chosen positions and yield (position, outcome) as they finish.
+        """Compute the points at the positions ``chosen`` and yield (position, outcome) as they finish.
 
-        ``earlier`` has the outcome of an earlier call at every position of the table, or None.
+        ``earlier`` has, for every position of the grid, the outcome of an earlier call, or None.
         """
         ...
 
@@ -69,11 +70,11 @@ class Work:
     problem, kind, algorithm, settings
         The attributes of the same name of the result.
     shape, coordinates
-        The table of points: dimension -> length, and the coordinates of the result. Positions count in C order.
+        The grid of points: dimension -> length, and the coordinates of the result. Positions count in C order.
     rows
-        The entries along the dimension ``index`` at every point.
+        The labels along the dimension ``index`` at every point.
     dimensions
-        Observable -> its own dimensions.
+        Observable -> dimensions of its array at one point.
     batches
         All points, in the order in which they are computed.
     """
@@ -91,7 +92,7 @@ class Work:
 
 
 class Interrupted(KeyboardInterrupt):
-    """A second interrupt stopped the work; ``result`` holds the points that were finished."""
+    """Raised when a second interrupt stopped the work; ``result`` holds the points that were finished."""
 
     def __init__(self, result: Result) -> None:
         super().__init__("interrupted twice; what was finished is this exception's result")
@@ -101,7 +102,10 @@ class Interrupted(KeyboardInterrupt):
 def run(
     work: Work, *, progress: ProgressOption, resume: ResumeOption = None, checkpoint: CheckpointOption = None
 ) -> Result:
-    """Do the work that a verb (such as ``solve``) has prepared. Warnings point to the line that called the verb."""
+    """Do the work that a verb (such as ``solve``) has prepared, and return its result, also after one interrupt.
+
+    Warnings point to the line that called the verb.
+    """
     refuse_after_fork()
     with interrupts.deferred(), own_settings():
         table = _Table(work, resume, None if checkpoint is None else Checkpoint(checkpoint))
@@ -119,7 +123,7 @@ def run(
 
 
 class _Table:
-    """Collects the outcomes of all points; a failure of one point does not end the others."""
+    """The outcomes of all points of a call. An error at one point does not stop the others."""
 
     def __init__(self, work: Work, resume: ResumeOption, file: Checkpoint | None) -> None:
         self.work, self.file = work, file
@@ -146,10 +150,9 @@ class _Table:
         self.complete = True
 
     def fill(self, batch: Batch, bar: Progress) -> None:
-        """Compute the unfinished points of a batch and put their outcomes into the table.
+        """Compute the unfinished points of a batch and store their outcomes.
 
-        An error does not show which point of a batch failed, so the points without an outcome are then computed one by
-        one.
+        An error does not show which point failed, so the points without an outcome are then computed one by one.
         """
         waiting = [left] if (left := self._left_of(batch)) else []
         while waiting:
@@ -167,7 +170,7 @@ class _Table:
                     self._put(unfinished[0], Outcome({}, Status.FAILED, words=_words_of(error)), bar)
 
     def _left_of(self, batch: Batch) -> list[int]:
-        """Return all positions of those groups of a batch in which the earlier call left a position unfinished."""
+        """Return all positions of those groups of a batch that have a position without a finished earlier outcome."""
         left: list[int] = []
         for group in batch.groups:
             if not all(is_finished(self.earlier[at]) for at in group):
@@ -184,7 +187,7 @@ class _Table:
             interrupts.check()
 
     def end(self) -> Result:
-        """Return the result and write it to the checkpoint; raise an unexpected error if every point failed."""
+        """Return the result and write it to the checkpoint. Raise the first unexpected error if all points failed."""
         unforeseen = [error for error in self.errors if not isinstance(error, NUMERICAL_FAILURES)]
         survived = any(outcome is not None and outcome.how is not Status.FAILED for outcome in self.outcomes)
         if unforeseen and not survived and self.complete:
@@ -196,7 +199,7 @@ class _Table:
         return result
 
     def result(self) -> Result:
-        """Assemble the outcomes so far; a point that this call did not reach keeps its outcome of the earlier call."""
+        """Return the result so far. A point that this call did not reach has its outcome of the earlier call."""
         work = self.work
         ds = assemble(
             [now or before for now, before in zip(self.outcomes, self.earlier, strict=True)],
@@ -221,7 +224,7 @@ class _Table:
         return Status.NO_RESULT if self.complete else Status.NOT_REACHED
 
     def complaints(self) -> Iterator[tuple[str, type[Warning]]]:
-        """Yield the warnings for the user: an interrupt, points that did not converge, an unwritten checkpoint."""
+        """Yield (text, category) of the warnings: an interrupt, points not converged, a checkpoint not written."""
         finished = [outcome for outcome in self.outcomes if outcome is not None and is_finished(outcome)]
         if self.interrupted:
             yield f"interrupted: {len(finished)} of {len(self.outcomes)} points are finished", RuntimeWarning
@@ -237,7 +240,7 @@ class _Table:
 
 
 def _words_of(error: Exception) -> str:
-    """Return why a point failed. For an unexpected error the text begins with its type."""
+    """Return the sentence of the status of a point that failed; for an unexpected error it names the error's type."""
     text = " ".join(str(error).split())
     if isinstance(error, NUMERICAL_FAILURES) and text:
         return f"failed: {text}"

@@ -1,4 +1,4 @@
-"""The :class:`Work` of each verb (solve, simulate, thresholds): checked arguments, table of points, and batches."""
+"""The :class:`Work` of each verb (solve, simulate, thresholds): checked arguments, grid of points, and batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def theory_work(
     problem: Problem, *, start: object, tolerance: float, fixed: FixedOption, controls: Mapping[str, ArrayLike]
 ) -> Work:
-    """Return the work of :func:`asymptotix.solve`."""
+    """Check the arguments of :func:`asymptotix.solve` and return its work."""
     _check_problem(problem)
     tolerance = checks.positive("tolerance", tolerance)
     grid = expand(problem, controls, own=problem.controls)
@@ -49,7 +49,7 @@ def theory_work(
 
 
 def _held(blocks: Sequence[Block], rows: Rows, fixed: FixedOption) -> Mapping[int, float]:
-    """Return the overlaps that are held fixed: index -> overlap. Their indices must be the same at every point."""
+    """Return position along ``index`` -> overlap to hold; {} for None. The indices must be the same at every point."""
     if fixed is None:
         return {}
     held = [block.problem.check_fixed(fixed) for block in blocks]
@@ -60,7 +60,7 @@ def _held(blocks: Sequence[Block], rows: Rows, fixed: FixedOption) -> Mapping[in
 
 @dataclass(frozen=True)
 class _PointsToSolve:
-    """A batch: the points of a block, which have one problem. Every point is a group of its own."""
+    """A batch for ``solve``: the points of a block, which have one problem. Every point is a group of its own."""
 
     block: Block
     start: object
@@ -91,7 +91,7 @@ def experiment_work(
     dim: int | Sequence[int] | None,
     controls: Mapping[str, ArrayLike],
 ) -> Work:
-    """Return the work of :func:`asymptotix.simulate`."""
+    """Check the arguments of :func:`asymptotix.simulate` and return its work."""
     _check_problem(problem)
     if not isinstance(algorithm, Algorithm):
         raise TypeError(f"algorithm must be an Algorithm, such as GAMP(), got {checks.named(algorithm)}")
@@ -123,7 +123,7 @@ def experiment_work(
 
 @dataclass(frozen=True)
 class _Runs:
-    """A batch: the runs, with all seeds, of the points of a block (which have one problem) at one system size."""
+    """A batch for ``simulate``: the runs, with all seeds, of the points of a block at the size ``sizes[size]``."""
 
     algorithm: Algorithm
     block: Block
@@ -139,7 +139,7 @@ class _Runs:
 
     @property
     def _points(self) -> Sequence[Sequence[int]]:
-        """For every point of the block, the positions of its runs in the table, in the order of the seeds."""
+        """For every point of the block, the positions of its runs in the flattened grid, in the order of the seeds."""
         firsts = [(p * len(self.sizes) + self.size) * len(self.seeds) for p in self.block.positions]
         return [range(first, first + len(self.seeds)) for first in firsts]
 
@@ -162,7 +162,7 @@ class _Runs:
 
 
 def _rectangles(places: Sequence[tuple[int, int]]) -> Iterator[tuple[list[int], tuple[int, ...]]]:
-    """Group missing runs (point, seed): yield lists of points that lack the same seeds, with these seeds."""
+    """Yield (points, seeds) such that all these points lack just these seeds, from missing runs (point, seed)."""
     lacking: dict[int, list[int]] = {}
     for point, seed in places:
         lacking.setdefault(point, []).append(seed)
@@ -176,7 +176,7 @@ def _rectangles(places: Sequence[tuple[int, int]]) -> Iterator[tuple[list[int], 
 def threshold_work(
     problem: Problem, *, which: str | Sequence[str] | None, tolerance: float, fields: Mapping[str, ArrayLike]
 ) -> Work:
-    """Return the work of :func:`asymptotix.thresholds`."""
+    """Check the arguments of :func:`asymptotix.thresholds` and return its work."""
     _check_problem(problem)
     which = _names_of_thresholds(problem, which)
     tolerance = checks.positive("tolerance", tolerance)
@@ -198,7 +198,7 @@ def threshold_work(
 
 @dataclass(frozen=True)
 class _ProblemWithThresholds:
-    """A batch of one point: thresholds have no controls, and a block has one value of every field of the problem."""
+    """A batch for ``thresholds``: the single point of a block, which has one value of every field and no control."""
 
     block: Block
     which: Sequence[str] | None
@@ -216,7 +216,7 @@ class _ProblemWithThresholds:
 
 
 def _names_of_thresholds(problem: Problem, which: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the requested names in the order of the problem; None if all are requested."""
+    """Return the names of the requested thresholds, checked and in the order of the problem; None requests all."""
     if which is None:
         return None
     accepted = tuple(problem.threshold_names())
@@ -241,7 +241,7 @@ def _check_problem(problem: object) -> None:
 
 
 def seed_list(seeds: Any) -> list[int]:
-    """Return the seeds that ``simulate(seeds=)`` means: a list as given, or 0, 1, ... for a number of runs."""
+    """Return the seeds for the argument ``seeds`` of ``simulate``: a list as given, 0, 1, ... for a number of runs."""
     if checks.dimensions("seeds", seeds) == 0:
         return list(range(checks.integer("seeds", seeds, minimum=1, maximum=MOST_POINTS)))
     # The random number generator uses only 32 bits of a seed.
@@ -252,7 +252,7 @@ def seed_list(seeds: Any) -> list[int]:
 
 
 def sizes_of(algorithm: Algorithm, dim: Any) -> Sequence[int | None]:
-    """Return the sizes that ``simulate(dim=)`` means; a single None where the problem fixes the size."""
+    """Return the sizes for the argument ``dim`` of ``simulate``: [None] if the algorithm takes none."""
     if not algorithm.needs_dim:
         if dim is not None:
             raise TypeError(f"{type(algorithm).__name__} takes no dim: the problem fixes the size, got dim={dim!r}")

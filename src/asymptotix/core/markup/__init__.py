@@ -1,1 +1,1 @@
-"""HTML for notebooks: its elements, and descriptions as tables. It does not depend on results."""
+"""HTML for notebooks: elements such as tables, and the fields of problems, models and algorithms as tables."""

@@ -1,7 +1,6 @@
 """Elements of the HTML in a notebook: a card with a heading, tables, a picture.
 
-Text takes the notebook's own colours, so that a card is readable in dark and light themes. Text from outside is
-escaped.
+Text has the notebook's own colours, so that a card is readable in dark and light themes. All text is escaped.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ T = TypeVar("T")
 
 
 def card(heading: str, *parts: str) -> str:
-    """Return a card: a heading (text) with its parts (HTML)."""
+    """Return the HTML of a card: ``heading`` (text, escaped) and below it ``parts`` (HTML; empty ones are left out)."""
     return f'<div style="{_CARD}"><div><b>{escaped(heading)}</b></div>{"".join(part for part in parts if part)}</div>'
 
 
 def line(text: str) -> str:
-    """Return a line of text, shown below the heading."""
+    """Return the HTML of a pale line of text, cut to 600 characters."""
     return f'<div style="{_MUTED}">{escaped(text, most=600)}</div>'
 
 
 def table(rows: Iterable[Sequence[str]], heads: Sequence[str] = ()) -> str:
-    """Return a table of text, one row per tuple; "" if there is none."""
+    """Return the HTML of a table with a row of cells per element of ``rows`` and ``heads`` above; "" without rows."""
     top = "".join(f'<th style="{_CELL};{_MUTED}">{escaped(head)}</th>' for head in heads)
     body = "".join(
         "<tr>" + "".join(f'<td style="{_CELL}">{escaped(cell)}</td>' for cell in row) + "</tr>" for row in rows
@@ -42,12 +41,12 @@ def table(rows: Iterable[Sequence[str]], heads: Sequence[str] = ()) -> str:
 
 
 def folded(title: str, inside: str) -> str:
-    """Return HTML that is hidden until its title is clicked."""
+    """Return the HTML ``inside``, hidden until its title is clicked; "" if it is empty."""
     return f"<details><summary>{escaped(title)}</summary>{inside}</details>" if inside else ""
 
 
 def picture(source: str, width: int) -> str:
-    """Return a picture on a white background. ``source`` is a data URL of our own and is not escaped."""
+    """Return the HTML of a picture, ``width`` pixels wide, on white. ``source`` is its data URL and is not escaped."""
     return f'<img alt="plot" width="{width}" src="{source}" style="background:white;border-radius:4px;max-width:100%">'
 
 
@@ -58,7 +57,7 @@ def escaped(text: object, most: int = MOST_IN_CELL) -> str:
 
 
 def or_plain(make: Callable[[T], str], shown: T) -> str:
-    """Return the HTML that ``make`` makes, or the plain repr if it fails: showing an object must never raise."""
+    """Return ``make(shown)``, the HTML of an object, or its repr if this fails: showing an object must never raise."""
     try:
         return make(shown)
     except Exception:  # otherwise the notebook would show a traceback instead of the object

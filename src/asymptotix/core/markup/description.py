@@ -17,7 +17,7 @@ MOST_ENTRIES = 6
 
 
 def description_html(described: object) -> str:
-    """Return a card with the fields of a description and, below each, the fields inside it."""
+    """Return HTML with the fields of a problem, model or algorithm and, below each, the fields of its value."""
     return or_plain(_description, described)
 
 
@@ -40,7 +40,7 @@ def _rows(described: Any, prefix: str, levels: int) -> Iterator[tuple[str, str]]
 
 
 def in_short(value: Any) -> str:
-    """Return a short text for a field's value: a large array by its shape, a function by its name."""
+    """Return a short text for a field's value: for a large array its shape, for a function its name."""
     if isinstance(value, tuple | list):
         inner = ", ".join(in_short(item) for item in value[:MOST_ENTRIES])
         more = ", …" if len(value) > MOST_ENTRIES else ""

@@ -1,8 +1,9 @@
 """Search for the minimum of a function of one variable whose values and slopes have known errors.
 
 A minimum is a root of the slope. The search first encloses the root, between two bounds or downhill from a start. It
-then finds the root on coarse averages, and on fine averages where the error of the root exceeds the tolerance. The
-error of the root is the error of the slope divided by the curvature, plus the tolerance of the search itself.
+then finds the root with coarse evaluations of the function, and with fine (more accurate) ones if the error of the root
+exceeds the tolerance. The error of the root is the error of the slope (and the slope left) over the curvature, plus the
+tolerance of the search itself.
 """
 
 from __future__ import annotations
@@ -20,18 +21,20 @@ from ..status import Status
 _SETTLED = 0.2
 #: Fraction of the tolerance that the search itself may use; the rest is for the error of the slope.
 _LEFT = 0.3
-#: Number of places, both bounds included, that are tried where the slopes at the bounds enclose no minimum.
+#: Number of evaluations, both bounds included, if the slopes at the bounds enclose no minimum. Smaller: a
+#: narrow minimum between the bounds is missed.
 _SCAN = 9
-#: Distances, in the variable, from the root to the slopes used for its curvature: the distance of an extra evaluation,
-#: the smallest and the largest. Below the smallest the errors of the slopes dominate.
+#: Distances, in the variable, from the root to the evaluations whose slopes give its curvature: that of an extra
+#: evaluation, the smallest and the largest accepted. Below the smallest the errors of the slopes dominate.
 _BESIDE, _NEAREST, _FARTHEST = 0.1, 0.02, 0.5
 #: Width of a bracket (in the variable) above which it is halved; narrower brackets use the secant.
 _WIDE = 1.5
+#: Largest numbers of steps of the search for a root, and of strides downhill; both only prevent an endless search.
 _MOST_STEPS, _MOST_STRIDES = 40, 30
 
 
 class Look(NamedTuple):
-    """One evaluation of the function: value and slope with their errors, and the status of the point."""
+    """One evaluation of the function: value and slope (nan if there is none) at the position ``at``, and the status."""
 
     at: float
     value: float
@@ -48,13 +51,16 @@ class Look(NamedTuple):
 
     @property
     def doubtful(self) -> bool:
-        """Whether the theory may not hold at this point. An inaccurate point is not doubtful: its error is known."""
+        """Whether the theory may not hold at this point. False for an inaccurate point, whose error is known."""
         return not self.status.converged and self.status is not Status.INACCURATE
 
 
 @dataclass(frozen=True)
 class Minimum:
-    """The end of a search: ``here`` is the evaluation at the minimum, ``error`` the error of the place."""
+    """The end of a search: ``here`` is the evaluation at the minimum, ``error`` the error of its position (or inf).
+
+    ``inside``: whether the minimum is inside the bounds. ``words`` explains the status.
+    """
 
     here: Look
     error: float
@@ -64,14 +70,14 @@ class Minimum:
 
 
 class MinimumSearch:
-    """A search for a minimum that stores every evaluation of the function.
+    """A search for the minimum of a function of one variable. It stores every evaluation.
 
     Parameters
     ----------
     look : callable
-        ``look(at, fine)`` returns a :class:`Look`; ``fine`` requests the most accurate averages.
+        ``look(at, fine)`` evaluates the function at ``at``; ``fine`` requests the higher accuracy.
     show : callable
-        Returns the text for a place, in the units of the user.
+        Returns the text for a value of the variable in messages, in the units of the user.
     """
 
     def __init__(self, look: Callable[[float, bool], Look], show: Callable[[float], str]) -> None:
@@ -79,7 +85,7 @@ class MinimumSearch:
         self.seen: dict[tuple[float, bool], Look] = {}
 
     def at(self, place: float, *, fine: bool = False) -> Look:
-        """Return the evaluation at a place; each place is evaluated only once."""
+        """Return the evaluation at ``place``, a value of the variable; a repeated call does not evaluate again."""
         if (place, fine) not in self.seen:
             self.seen[place, fine] = self._look(place, fine)
         return self.seen[place, fine]
@@ -87,10 +93,10 @@ class MinimumSearch:
     # -- from outside ------------------------------------------------------------------------------------------
 
     def between(self, low: float, high: float, tolerance: float) -> Minimum:
-        """Return the minimum between two bounds, to a tolerance in the variable.
+        """Return the minimum between two bounds; ``tolerance`` is the target for the error of its position.
 
-        Where the slopes at the bounds enclose no minimum (where the function is flat there, for example), places
-        between the bounds are tried.
+        If the slopes at the bounds enclose no minimum (the function may be flat there), positions between them are
+        tried. If the function is lower at none of them, the better bound is returned with ``Status.AT_BOUND``.
         """
         ends = self.at(low), self.at(high)
         if ends[0].sign < 0 < ends[1].sign:
@@ -109,9 +115,10 @@ class MinimumSearch:
         return self._without_slopes(looks, best)
 
     def downhill(self, start: float, stride: float, least: float, tolerance: float) -> Minimum | None:
-        """Return the first minimum downhill from a start; None where the function falls all the way to ``least``.
+        """Return the first minimum downhill from ``start``, in steps of ``stride``, to a tolerance in position.
 
-        Strides towards smaller places grow by half each time, because the function may fall over many decades.
+        None if the function falls all the way to ``least`` or has no slope at a smaller value. Steps to smaller values
+        grow by half each time, because the function may fall over many decades.
         """
         here, went = self.at(start), 0
         for _ in range(_MOST_STRIDES):
@@ -131,7 +138,7 @@ class MinimumSearch:
     # -- enclosed ----------------------------------------------------------------------------------------------
 
     def _enclosed(self, looks: list[Look], best: int) -> tuple[Look, Look] | None:
-        """Return neighbours of the lowest evaluation between which the slope changes from negative to positive."""
+        """Return neighbours (left, right) at ``looks[best]`` with negative and positive slope; None if none."""
         for left, right in ((best - 1, best), (best, best + 1)):
             if not 0 <= left < right < len(looks):
                 continue
@@ -147,7 +154,7 @@ class MinimumSearch:
         return None
 
     def _root(self, low: Look, high: Look, tolerance: float) -> Look:
-        """Return the root of the slope between two evaluations, by the secant method in its Illinois variant."""
+        """Return the evaluation at the root of the slope from ``low`` to ``high``: Illinois secant method."""
         weights, last, here = [1.0, 1.0], 0, low
         for _ in range(_MOST_STEPS):
             left, right = weights[0] * low.slope, weights[1] * high.slope
@@ -168,7 +175,7 @@ class MinimumSearch:
         return here
 
     def _refined(self, root: Look, tolerance: float) -> Minimum:
-        """Return the root with its error, on fine averages where coarse ones do not meet the tolerance."""
+        """Return the minimum at a root of the slope, by fine evaluations if its error exceeds the tolerance."""
         if not np.isfinite(root.slope):
             return self._judged(root, np.inf, root.status, root.words, inside=False)
         curvature = self._curvature(root)
@@ -189,7 +196,7 @@ class MinimumSearch:
         return here.at - float(np.clip(here.slope / curvature, -_FARTHEST, _FARTHEST))
 
     def _curvature(self, root: Look) -> float:
-        """Return the curvature at a root, from the nearest slope on each side; the smaller of the two."""
+        """Return the curvature at a root: the smaller of those from the nearest slopes left and right."""
         coarse = [look for (_, fine), look in self.seen.items() if not fine and np.isfinite(look.slope)]
         others = [look for look in coarse if _NEAREST < abs(look.at - root.at) < _FARTHEST]
         others = others or [self.at(root.at - _BESIDE)]
@@ -201,7 +208,7 @@ class MinimumSearch:
         return float(min(slopes))
 
     def _error(self, root: Look, curvature: float, tolerance: float) -> float:
-        """Return the error of a root's place: (slope's error + remaining slope)/curvature, plus the search's part."""
+        """Return the error of a root's position: (slope's error + slope)/curvature, plus the search's share."""
         if not curvature > 0:
             return np.inf
         return float((np.nan_to_num(root.slope_error) + abs(root.slope)) / curvature) + _LEFT * tolerance
@@ -226,7 +233,7 @@ class MinimumSearch:
         return self._judged(here, np.inf, Status.INACCURATE, words, inside=True)
 
     def _without_slopes(self, looks: list[Look], best: Look) -> Minimum:
-        """Return the lowest evaluation, for the case that no slopes around it enclose a minimum."""
+        """Return the minimum if no slopes enclose one: a bound, or ``best``, the lowest of ``looks``."""
         ends = looks[0], looks[-1]
         if best in ends or best.sign == 0:
             tied = [end for end in ends if end.value <= best.value + np.nan_to_num(best.value_error)]
@@ -242,7 +249,7 @@ class MinimumSearch:
         return self._judged(end, np.inf, Status.AT_BOUND, words, inside=False)
 
     def _judged(self, here: Look, error: float, status: Status, words: str, *, inside: bool) -> Minimum:
-        """Return the minimum. A doubtful status, of its point or of a point with a lower value, replaces ``status``."""
+        """Return the minimum; a doubtful status of it, or of a lower evaluation, replaces ``status``."""
         lower = [look for look in self.seen.values() if look.doubtful and look.value < here.value]
         doubts = [look for look in (here, *lower) if look.doubtful]
         if doubts:

@@ -1,1 +1,1 @@
-"""Results for display: cards for a notebook, pandas tables."""
+"""Results for display: HTML cards for a notebook, and pandas tables."""

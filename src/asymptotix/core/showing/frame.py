@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def table_of_points(ds: xr.Dataset) -> pd.DataFrame:
-    """Return one row per point: controls, all numbers of all observables, and the status.
+    """Return a table with one row per point: controls, observables with errors, and status.
 
     An entry along an observable's own dimensions has a column named by its labels: ``overlap[layer 1, layer 2]``.
-    Traces are left out; :func:`table_of_entries` gives them a row per iteration.
+    Traces (values at every iteration) are left out; :func:`table_of_entries` gives them a row per iteration.
     """
     import pandas as pd
 
@@ -39,7 +39,10 @@ def table_of_points(ds: xr.Dataset) -> pd.DataFrame:
 
 
 def table_of_entries(ds: xr.Dataset, name: str) -> pd.DataFrame:
-    """Return one row per point and entry of an observable: controls, labels of the entry, number, error, status."""
+    """Return a table with one row per point and entry of an observable.
+
+    Columns: controls, labels of the entry, number, its error if there is one, status.
+    """
     import pandas as pd
 
     values = ds[name]
@@ -58,7 +61,7 @@ def table_of_entries(ds: xr.Dataset, name: str) -> pd.DataFrame:
 
 
 def _controls(ds: xr.Dataset, grid: list[str]) -> dict[str, np.ndarray]:
-    """Return the values of all controls, including fixed ones, at every point."""
+    """Return control -> values at all points (points,), in C order of the dimensions ``grid``; also fixed controls."""
     fixed = {str(name): coord.item() for name, coord in ds.coords.items() if not coord.ndim}
     found = {name: np.full(ds["status"].size, value) for name, value in fixed.items() if not name.endswith("_label")}
     positions = np.indices(ds["status"].shape).reshape(len(grid), -1) if grid else np.zeros((0, 1), int)
@@ -66,7 +69,7 @@ def _controls(ds: xr.Dataset, grid: list[str]) -> dict[str, np.ndarray]:
 
 
 def entry_columns(values: xr.DataArray, own: Sequence[str]) -> list[str]:
-    """Return the column names of an observable, one for each entry along its own dimensions, in their order."""
+    """Return the column names of an observable: one for each entry along the dimensions ``own``, in C order."""
     if not own:
         return [str(values.name)]
     entries = itertools.product(*(_names(values, dim) for dim in own))
@@ -74,7 +77,7 @@ def entry_columns(values: xr.DataArray, own: Sequence[str]) -> list[str]:
 
 
 def _names(values: xr.DataArray, dim: str) -> np.ndarray:
-    """Return the labels of the entries along a dimension, or their numbers from one if they have none."""
+    """Return the coordinate of a dimension (labels or iterations), or the numbers 1, 2, ... if it has none."""
     if dim in values.coords:
         return values[dim].values
     return np.arange(1, values.sizes[dim] + 1)

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Largest size of a picture, in characters of base64. A browser must still open a notebook with a hundred pictures.
+#: Largest size of a picture, in characters of base64. Larger: a browser cannot open a notebook with a hundred pictures.
 MOST_BYTES = 24_000
+#: Width of a picture in the notebook, in pixels, and size at which it is drawn, in inches.
 WIDTH, INCHES = 380, (4.6, 2.9)
-#: Observables that are preferred for the plot.
+#: Observables that are tried first for the plot in a card, which shows one observable.
 DRAWN_FIRST = ("overlap", "test_error", "order_parameter", "weak_recovery")
 #: Largest number of rows in a table.
 MOST_ROWS = 12
@@ -35,18 +36,18 @@ MOST_SENTENCES = 2
 
 
 class ComparisonToShow(HasBothSides, Protocol):
-    """A comparison that has a summary in lines of text."""
+    """Interface of a comparison for a card: what plots need, and a summary as a text of several lines."""
 
     def summary(self) -> str: ...
 
 
 def result_html(result: HasDataset) -> str:
-    """Return a card of a result: the statuses of its points, its variables, and a plot if one control has a grid."""
+    """Return HTML for a result: the statuses of its points, its variables, and a plot if one control has a grid."""
     return or_plain(_result, result)
 
 
 def comparison_html(comparison: ComparisonToShow, entries: Callable[[], str]) -> str:
-    """Return a card of a comparison: its summary, a plot if one control has a grid, and its table, folded."""
+    """Return HTML for a comparison: summary, a plot if one control has a grid, and ``entries()``, its folded table."""
     return or_plain(lambda shown: _comparison(shown, entries()), comparison)
 
 
@@ -84,7 +85,7 @@ def _observables(ds: xr.Dataset) -> list[str]:
 
 
 def _fixed(ds: xr.Dataset) -> str:
-    """Return the scalar coordinates as text."""
+    """Return the fixed controls as text, such as "dim = 100, seed = 0"."""
     return ", ".join(f"{n} = {c.item():.6g}" if is_grid(ds, n) else f"{n} = {c.item()}" for n, c in _scalars(ds))
 
 
@@ -97,7 +98,7 @@ def _is_label(name: str) -> bool:
 
 
 def _endings(ds: xr.Dataset) -> Iterator[tuple[str, str, str]]:
-    """Yield (number of points, status, sentences) for every status; no sentences for converged points."""
+    """Yield (number of points, status, sentences) for every status; converged points have no sentences."""
     codes, words = ds["status_code"].values.astype(str).ravel(), ds["status"].values.astype(str).ravel()
     for code, count in zip(*np.unique(codes, return_counts=True), strict=True):
         status = Status.from_code(str(code))
@@ -108,7 +109,7 @@ def _endings(ds: xr.Dataset) -> Iterator[tuple[str, str, str]]:
 
 
 def _variables(ds: xr.Dataset) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield every variable with its meaning, its dimensions, its value or range, and its largest numerical error."""
+    """Yield (name, meaning, dimensions, value or range, largest numerical error) as text for every variable."""
     shown = [name for name in map(str, ds.data_vars) if name not in RESERVED and not name.endswith("_err")]
     shown.sort(key=lambda name: name.endswith(("_trace", "_draws")))
     for name in shown[:MOST_ROWS]:
@@ -135,7 +136,7 @@ def _range(values: xr.DataArray, error: xr.DataArray | None) -> str:
 
 
 def _picture(attempts: Sequence[Callable[[Axes], object]]) -> str:
-    """Return the first plot that can be drawn, small enough for a notebook; "" if none, or without matplotlib."""
+    """Return the HTML of the first plot that can be drawn, if small enough; "" if none, or without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -37,7 +37,10 @@ SHOWN = 6
     paper=Size(60.0, 2.0, {"dims": [100, 200], "seeds": 8, "alphas": 32}, gpu_minutes=1.5),
 )
 def outliers(parts: Parts, *, dims: list[int], seeds: int, alphas: int) -> tuple[Figure, Findings]:
-    """Learned eigenvalues and overlaps of two spikes on a bulk of half rank; distance between Adam and theory."""
+    """Draw learned eigenvalues and overlaps of two spikes on a bulk of half rank, by theory and Adam.
+
+    ``alphas`` is theory's number of alphas; ``dims`` are two dimensions.
+    """
     grid = grid_with(np.geomspace(0.01, 1.0, alphas), TRAINED)
     picture, (left, middle, right) = panels(1, 3, size=(14.0, 4.4))
     distances, remarks = [], []
@@ -74,12 +77,15 @@ def _spiked(dim: int) -> asx.RiskMinimization:
 
 
 def _at(found: xr.Dataset, alphas: Sequence[float] | np.ndarray) -> xr.Dataset:
-    """Select theory at the alphas of the runs, which may differ from the grid by rounding."""
+    """Return theory ``found`` at the given alphas, which may differ from its grid by rounding."""
     return found.sel(alpha=list(alphas), method="nearest").assign_coords(alpha=list(alphas))
 
 
 def _distances(found: xr.Dataset, runs: Result) -> xr.Dataset:
-    """Return distances of Adam's means over seeds from theory: relative for eigenvalues, absolute for overlaps."""
+    """Return distances (alpha, spike) of Adam's means over seeds from theory ``found``.
+
+    ``eigenvalue`` is relative, ``overlap`` absolute.
+    """
     at, measured = _at(found, TRAINED), runs.ds.mean("seed")
     return xr.Dataset(
         {
@@ -109,7 +115,10 @@ def _draw_distances(axis: Axes, distances: xr.Dataset) -> None:
     paper=Size(30.0, 2.0, {"dim": 200, "seeds": 6, "points": 24, "large_dim": 10**6}, gpu_minutes=1.0),
 )
 def sequential(parts: Parts, *, dim: int, seeds: int, points: int, large_dim: int) -> tuple[Figure, Findings]:
-    """Overlaps of the leading directions by theory and Adam; errors at the best width and at the best weight decay."""
+    """Draw overlaps of leading directions (theory, Adam) and errors at the best width and the best weight decay.
+
+    Overlaps are in dimension ``dim``, errors in ``large_dim``; ``points`` is theory's number of alphas.
+    """
     per_dim = np.array([10.0, 30.0, 100.0])
     target = asx.RankedPowerLaw(1.0, dim)
     problem = asx.RiskMinimization(asx.AttentionIndex(tokens=2, target=target, noise=NOISE), weight_decay=DECAY)
@@ -145,7 +154,10 @@ def sequential(parts: Parts, *, dim: int, seeds: int, points: int, large_dim: in
 
 
 def _best_width_and_decay(dim: int, points: int) -> xr.Dataset:
-    """Compute errors of linear attention at its best weight decay, and without decay at its best width."""
+    """Return errors of linear attention at the best weight decay, and without decay at the best width, by samples.
+
+    ``unit`` is the scale C (noise/(2 samples))^{1/2} of the errors; ``points`` is the number of samples n/d.
+    """
     target = asx.RankedPowerLaw(1.0, dim)
     task = asx.AttentionIndex(tokens=1, target=target, activation="linear", noise=NOISE)
     samples = np.geomspace(100.0, 1e4 if dim > 10**5 else 1e3, points)
@@ -160,7 +172,7 @@ def _best_width_and_decay(dim: int, points: int) -> xr.Dataset:
 
 
 def _best_width_error(task: asx.AttentionIndex, alpha: float, largest: float, dim: int) -> float:
-    """Minimise the error over whole numbers of columns, by descent from the predicted best number."""
+    """Return the least error over whole numbers of columns; ``largest`` is the target's largest eigenvalue."""
     above = largest / np.sqrt(0.25 * NOISE / alpha)  # number of s_k = largest/k above the noise, nearly
 
     def error(columns: int) -> float:

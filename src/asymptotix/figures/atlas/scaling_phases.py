@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 NOISE = 0.5
 #: Exponents of the three maps of linear attention; the second is repeated with a softmax.
 GAMMAS = (0.75, 1.0, 1.5)
-#: The colour scale covers slopes from minus to plus this number.
+#: The colour scale covers slopes from minus to plus this number; steeper slopes look alike.
 REACH = 2.0
-#: Predicted slope of each phase, and which points lie well inside it.
+#: Name of a phase -> (its predicted slope, boolean array of the points well inside it).
 Phases = dict[str, tuple[float, np.ndarray]]
-#: A point counts for the slope of its phase if it is farther than this factor from the borders of the phase.
+#: A point counts for the slope of its phase if it is farther than this factor from the borders of the phase. Smaller:
+#: crossovers blur the slope. Larger: few points are left.
 WELL_INSIDE = 3.0
 
 
@@ -44,7 +45,10 @@ WELL_INSIDE = 3.0
     paper=Size(90.0, 2.0, {"dim": 10**6, "alphas": 46, "decays": 31, "softmax": 28}),
 )
 def scaling(parts: Parts, *, dim: int, alphas: int, decays: int, softmax: int) -> tuple[Figure, Findings]:
-    """Maps of the local slope in n; ``softmax`` is the number of alphas in the fourth map."""
+    """Draw maps of the error's slope in n: linear attention for three exponents, softmax attention for one.
+
+    ``alphas`` (``softmax`` in the last map) and ``decays`` are numbers of grid points.
+    """
     picture, axes = panels(1, 4, size=(17.0, 4.9), sharey=True)
     remarks: list[str] = []
     image: Any = None
@@ -77,7 +81,7 @@ def _problem(gamma: float, dim: int, activation: str) -> asx.RiskMinimization:
 
 
 def _alphas(dim: int, count: int) -> np.ndarray:
-    """Return alphas from n of order d to n far beyond d^2."""
+    """Return ``count`` alphas, from n of order d to n far beyond d^2."""
     return np.geomspace(1 / dim, 1e3, count)
 
 
@@ -86,9 +90,9 @@ def _decays(count: int) -> np.ndarray:
 
 
 def _at_edge(problem: asx.RiskMinimization, alpha: np.ndarray, decays: np.ndarray, rounds: int = 0) -> xr.Dataset:
-    """Compute the error along alpha at the weight decay sqrt(qhat), which cuts at the edge of the noise.
+    """Return excess errors along alpha at the weight decay sqrt(qhat), which cuts at the edge of the noise.
 
-    ``rounds`` updates of the decay to the sqrt(qhat) of the solution start from ``decays``.
+    The decays start at ``decays``, one per alpha, and are updated ``rounds`` times to the sqrt(qhat) of the solution.
     """
     errors, edge = np.empty_like(alpha), decays.copy()
     for k, a in enumerate(alpha):
@@ -102,7 +106,7 @@ def _at_edge(problem: asx.RiskMinimization, alpha: np.ndarray, decays: np.ndarra
 
 
 def _map(axis: Axes, result: Result, dim: int) -> QuadMesh:
-    """Draw the slope at every point as a colour; points without a number stay white, and S = 0 has slope zero."""
+    """Draw the slope at every (n/d, weight decay) as a colour; points without a number stay white."""
     slope = asx.scaling_exponent(result).local["slope"].transpose("weight_decay", "alpha")
     x, y = slope["alpha"].values * dim, slope["weight_decay"].values
     image = axis.pcolormesh(x, y, slope.values, cmap=SIGNED_COLOURS, vmin=-REACH, vmax=REACH, rasterized=True)
@@ -112,7 +116,7 @@ def _map(axis: Axes, result: Result, dim: int) -> QuadMesh:
 
 
 class _Borders:
-    """Borders between the phases of linear attention, in a = 2 alpha and the weight decay."""
+    """Borders between the phases of linear attention, in a = 2 alpha and the weight decay, for exponent gamma."""
 
     def __init__(self, gamma: float, dim: int) -> None:
         self.gamma, self.dim = gamma, dim
@@ -120,11 +124,11 @@ class _Borders:
         self.begin = (0.5 * NOISE + 1) / self.first**2
 
     def edge(self, a: np.ndarray) -> np.ndarray:
-        """Return the weight decay that cuts at the edge of the noise."""
+        """Return the weight decay that cuts at the edge of the noise, at every ``a``."""
         return np.sqrt(8 * NOISE * a)
 
     def overfits(self, a: np.ndarray) -> np.ndarray:
-        """Return where the noise that is fitted without decay (phase III) outweighs the error of phase II."""
+        """Return at which ``a`` the noise that is fitted without decay (phase III) outweighs the error of phase II."""
         g = self.gamma
         amplitude = 6 - 8 / (1 + g) + 3 / (1 + 2 * g) + 1 / (2 * g - 1)
         noise_limited = amplitude * self.first ** (1 / g) * (0.5 * NOISE / a) ** (1 - 0.5 / g) / self.dim
@@ -132,7 +136,7 @@ class _Borders:
         return fitted > noise_limited
 
     def phases(self, a: np.ndarray, decay: np.ndarray) -> Phases:
-        """Return the predicted slope of every phase, and which points lie well inside it."""
+        """Return the predicted slope of every phase, and which points (a, decay), of equal shape, are well inside."""
         samples, cut = a / np.maximum(self.begin, decay / (2 * self.first)), decay / self.edge(a)
         learned, below = samples > WELL_INSIDE, cut < 1 / WELL_INSIDE
         return {
@@ -152,7 +156,7 @@ class _Borders:
 
 
 def _label(axis: Axes, result: Result, phases: Callable[..., Phases], dim: int) -> list[str]:
-    """Write the measured and the predicted slope into each phase."""
+    """Write measured and predicted slopes into the phases; return them as text. ``phases``: (a, decay) -> Phases."""
     slope = asx.scaling_exponent(result).local["slope"].transpose("weight_decay", "alpha")
     alpha, decay = np.meshgrid(slope["alpha"].values, slope["weight_decay"].values)
     lines = []
@@ -167,9 +171,9 @@ def _label(axis: Axes, result: Result, phases: Callable[..., Phases], dim: int) 
 
 
 def _label_best(axis: Axes, best: xr.Dataset, begin: float, gamma: float, dim: int) -> str:
-    """Write the measured and the predicted slope of phase II: the line of the decays ``best``.
+    """Write the measured and the predicted slope of phase II, along the line ``best``, and return them as text.
 
-    It starts at a = ``begin``, where the first direction is learned.
+    ``best`` comes from `_at_edge`. The first direction is learned at a = ``begin``.
     """
     along = asx.scaling_exponent(_Curve(best), window=(5 * begin, float(best["alpha"][-1])))
     measured, predicted = float(along.mean), -(1 - 0.5 / gamma)
@@ -180,7 +184,10 @@ def _label_best(axis: Axes, best: xr.Dataset, begin: float, gamma: float, dim: i
 
 
 def _softmax(axis: Axes, parts: Parts, dim: int, alphas: int, decays: int) -> list[str]:
-    """Draw the map of softmax attention; its borders have no closed forms and are read off the map and qhat."""
+    """Draw the map of softmax attention; return its slopes as text. ``alphas``, ``decays`` are numbers of points.
+
+    Its borders have no closed forms: they are read off the map and qhat.
+    """
     gamma = GAMMAS[1]
     problem = _problem(gamma, dim, "softmax")
     result = parts.solve("softmax", problem, alpha=_alphas(dim, alphas), weight_decay=_decays(decays))
@@ -197,7 +204,9 @@ def _softmax(axis: Axes, parts: Parts, dim: int, alphas: int, decays: int) -> li
 
 
 def _softmax_phases(result: Result, best: xr.Dataset, gamma: float, a: np.ndarray, decay: np.ndarray) -> Phases:
-    """Return the phases of softmax attention: exponents as for linear attention, places relative to the best decay.
+    """Return the phases of softmax attention at points (a, decay): slopes as for linear attention.
+
+    Which points are inside follows from the map ``result`` and from the decays ``best`` of `_at_edge`.
 
     Two tokens give N = 2 numbers per sample, so that interpolation is at half the a of linear attention.
     """
@@ -218,7 +227,7 @@ def _write(axis: Axes, x: float, y: float, words: str) -> None:
 
 
 class _Curve:
-    """Wrap numbers that no verb returned as a result for :func:`asymptotix.scaling_exponent`."""
+    """Wrapper of a dataset, which makes it an argument of :func:`asymptotix.scaling_exponent`."""
 
     problem = None
 

@@ -34,7 +34,7 @@ NOISE, RANK, DECAY = 0.5, 0.5, 0.01
     paper=Size(20.0, 1.0, {"alphas": 48, "decays": 40, "ranks": 32}),
 )
 def phase_training(parts: Parts, *, alphas: int, decays: int, ranks: int) -> tuple[Figure, Findings]:
-    """Two maps of the test error, with the best weight decay and the thresholds as lines."""
+    """Draw maps of the test error over weight decay and over rank; ``alphas``, ``decays``, ``ranks`` are counts."""
     alpha = np.geomspace(0.05, 10, alphas)
     problem = _training()
     over_decay = parts.solve("over_weight_decay", problem, alpha=alpha, weight_decay=np.geomspace(1e-4, 0.3, decays))
@@ -72,7 +72,7 @@ def _training() -> asx.RiskMinimization:
 
 
 def _best_weight_decays(over_decay: Result) -> xr.Dataset:
-    """Compute the best weight decay at every other alpha.
+    """Return the best weight decay, its test error and whether it is ``inside`` the bounds, at every other alpha.
 
     The search is between the grid neighbours of the least value on the grid: elsewhere S may be zero.
     """
@@ -101,7 +101,7 @@ def _thresholds_by_rank() -> xr.Dataset:
 
 
 def _map(axis: Axes, result: Result, field: str) -> None:
-    """Draw the test error as colours with level lines; points that did not converge are crossed out."""
+    """Draw the test error over alpha and ``field`` as colours with level lines; cross out unconverged points."""
     values = result.ds["test_error"].transpose(field, "alpha")
     x, y = values["alpha"].values, values[field].values
     from matplotlib.colors import LogNorm
@@ -129,7 +129,7 @@ def _map(axis: Axes, result: Result, field: str) -> None:
     paper=Size(60.0, 2.0, {"dims": [100, 200], "seeds": 16, "alphas": 24}, gpu_minutes=2.0),
 )
 def power_law(parts: Parts, *, dims: list[int], seeds: int, alphas: int) -> tuple[Figure, Findings]:
-    """Learned spectra at three alphas on double logarithmic axes, the local exponent, and the learning curve."""
+    """Draw learned spectra, their local exponent, and the test error; theory has ``alphas`` alphas."""
     target = asx.PowerLaw(exponent=3.0, cutoff=100.0)
     problem = asx.RiskMinimization(asx.AttentionIndex(tokens=2, target=target, noise=0.1), weight_decay=DECAY)
     trained = [0.2, 1.0, 4.0]
@@ -169,7 +169,7 @@ def _tail_exponent(law: LearnedSpectrum) -> float:
 
 
 def _log_histogram(axis: Axes, values: np.ndarray, color: str) -> None:
-    """Draw the density of the learned eigenvalues in logarithmic bins, with counting errors."""
+    """Draw the density of the eigenvalues ``values`` in logarithmic bins, with counting errors."""
     edges = np.geomspace(0.05, values.max() * 1.05, 16)
     counts, _ = np.histogram(values, edges)
     centre, scale = np.sqrt(edges[1:] * edges[:-1]), 1 / (len(values) * np.diff(edges))
@@ -180,8 +180,8 @@ def _log_histogram(axis: Axes, values: np.ndarray, color: str) -> None:
     )  # fmt: skip
 
 
-#: Shapes (layers, tokens, heads, tied): SMALL_SHAPES take seconds, the other shapes of ALL_SHAPES minutes. Left out are
-#: shapes of more than ten minutes per skip: two layers, untied or with two heads; three layers with three tokens.
+#: Shapes (layers, tokens, heads, tied). Those of SMALL_SHAPES take seconds, the others of ALL_SHAPES minutes. Shapes of
+#: more than ten minutes per skip are absent: two layers, untied or with two heads; three layers with three tokens.
 SMALL_SHAPES = [(1, 2, 1, True), (1, 3, 1, True), (1, 4, 1, True), (1, 2, 2, True), (1, 2, 1, False), (2, 2, 1, True)]
 ALL_SHAPES = [
     *SMALL_SHAPES, (1, 2, 3, True), (1, 3, 1, False), (1, 3, 2, True), (1, 4, 1, False), (2, 3, 1, True),
@@ -199,7 +199,7 @@ ALL_SHAPES = [
 def thresholds(
     parts: Parts, *, shapes: list[tuple[int, int, int, bool]], skips: list[float], tolerance: float
 ) -> tuple[Figure, Findings]:
-    """A table of all thresholds, and a panel for every number of tokens."""
+    """Draw weak-recovery thresholds against the skip; ``shapes`` are (layers, tokens, heads, tied)."""
     found = {}
     for layers, tokens, heads, tied in shapes:
         model = asx.DeepAttention(layers=layers, tokens=tokens, heads=heads, tied=tied)
@@ -234,7 +234,7 @@ def thresholds(
 
 
 def _one_table(found: dict[str, Result], skips: np.ndarray) -> xr.Dataset:
-    """Collect all thresholds as (shape, skip, index), NaN where a shape has no such index."""
+    """Return all thresholds and errors as (shape, skip, index), NaN where a shape has no such index."""
     most = max(result.ds.sizes["index"] for result in found.values())
     value, error = (np.full((len(found), len(skips), most), np.nan) for _ in range(2))
     for k, result in enumerate(found.values()):
@@ -249,7 +249,10 @@ def _one_table(found: dict[str, Result], skips: np.ndarray) -> xr.Dataset:
 
 
 def _thresholds_of(axis: Axes, table: xr.Dataset, kinds: list[tuple[int, int, bool]]) -> None:
-    """Draw one line per distinct threshold of each shape; one layer has no skip and gets dashes without marks."""
+    """Draw one line per distinct threshold of each shape in ``table``; one layer has no skip and gets dashes.
+
+    The colour is that of (layers, heads, tied), by its position in ``kinds``.
+    """
     for k in range(table.sizes["shape"]):
         shape = table.isel(shape=k)
         words = f"{int(shape.layers)} layers" if shape.layers > 1 else "1 layer"

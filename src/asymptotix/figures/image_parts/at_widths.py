@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 #: Sets of examples for evaluation: Omniglot classes that choose the temperature, Omniglot classes for the test, and two
 #: other data sets.
 VALIDATION, OMNIGLOT, MNIST, FASHION = SETS = ("validation", "omniglot", "mnist", "fashion-mnist")
-#: Largest number of examples from each of the other data sets: more would use the same images as queries again.
+#: Largest number of examples from MNIST and from Fashion-MNIST: more would use the same images as queries again.
 MOST_OTHERS = 2000
 #: Number of principal components of the kernel whose overlap with the labels is shown.
 COMPONENTS = 50
-#: Number of draws per chain over which predictions are averaged. Each costs a factorisation; more hardly matter.
+#: Number of draws per chain over which predictions are averaged. More cost a factorisation each and hardly matter.
 PREDICTED = 50
-#: Number of examples whose attention is computed at a time.
+#: Number of examples whose attention is computed at a time. Larger: more memory. Smaller: slower.
 CHUNK = 500
 
 Asked = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
 def asked_of(task: OneShotTask) -> Asked:
-    """Return inputs and labels of every set."""
+    """Return name of a set -> (inputs, labels), for all SETS."""
     count = min(len(task.test_labels), MOST_OTHERS)
     return {
         VALIDATION: (task.validation_inputs, task.validation_labels),
@@ -57,8 +57,8 @@ def over_widths(problem: asx.PathPosterior, widths: Sequence[float]) -> xr.Datas
     Returns
     -------
     Dataset (width, ...)
-        ``order_parameter``, ``alignment``, ``converged``, and ``rows`` (width, path, feature): the mean predictor at x
-        is sum_pi rows^pi . xi^pi(x).
+        ``order_parameter``, ``alignment`` (the labels' overlaps with the kernel's components), ``converged``, and
+        ``rows`` (width, path, feature): the mean prediction at x is sum_pi rows^pi . xi^pi(x).
     """
     grid = [float(width) for width in widths]
     theory = asx.solve(problem, width=grid, progress=False)
@@ -88,7 +88,7 @@ def at_temperatures(problem: asx.PathPosterior, temperatures: Sequence[float], w
 
 
 def answered(network: AttentionPaths, table: xr.Dataset, asked: Asked) -> xr.Dataset:
-    """Replace the rows by correct answers: ``right_SET`` (..., example_SET) is one where the sign is the label's."""
+    """Return ``table`` with ``right_SET`` (..., example_SET) in place of its rows: 1 for the label's sign, else 0."""
     right = {f"right_{name}": _right(network, table["rows"], name, *given) for name, given in asked.items()}
     return table.drop_vars("rows").assign(right)
 
@@ -107,7 +107,7 @@ def _predictor(problem: asx.PathPosterior, U: np.ndarray) -> Predictor:
 
 
 def sampled(problem: asx.PathPosterior, runs: asx.Result) -> xr.Dataset:
-    """Combine the chains of exact sampling at one width.
+    """Return the results of all chains ``runs`` of exact sampling at one width, combined.
 
     Returns
     -------
@@ -154,7 +154,7 @@ class Chosen(NamedTuple):
 
 
 def chosen(draws: Sequence[xr.Dataset]) -> Chosen:
-    """Choose the temperatures, for every draw separately."""
+    """Return the numbers at the temperatures chosen for every width and draw; ``draws`` has one table per draw."""
     joined = joined_draws(draws)
     temperature, on_test = (best_temperature(right_in(joined, name)) for name in (VALIDATION, OMNIGLOT))
     return Chosen(
@@ -168,19 +168,22 @@ def chosen(draws: Sequence[xr.Dataset]) -> Chosen:
 
 
 def joined_draws(draws: Sequence[xr.Dataset]) -> xr.Dataset:
-    """Join all draws in one table, (draw, ...)."""
+    """Return the tables of all draws joined along the dimension ``draw``."""
     joined = xr.concat([draw.drop_attrs() for draw in draws], dim="draw")
     assert isinstance(joined, xr.Dataset)
     return joined
 
 
 def right_in(numbers: xr.Dataset, name: str) -> xr.DataArray:
-    """Return the correct answers in a set, (..., example)."""
+    """Return the correct answers in the set ``name``, (..., example), one or zero."""
     return numbers[f"right_{name}"].rename({f"example_{name}": "example"})
 
 
 def best_temperature(right: xr.DataArray) -> xr.DataArray:
-    """Return the temperature with most correct answers, the middle one (of two the lower) if several have as many."""
+    """Return the temperature with most correct answers ``right`` (..., temperature, ..., example).
+
+    If several have as many, it is the middle one, of two the lower.
+    """
     score = right.mean("example")
     best = score == score.max("temperature")
     middle = best & (best.cumsum("temperature") == (best.sum("temperature") + 1) // 2)
@@ -195,7 +198,9 @@ class Share(NamedTuple):
 
 
 def accuracy(right: xr.DataArray) -> Share:
-    """Return the mean over draws and examples in percent, (...); ``right`` may be a difference of two such arrays.
+    """Return the mean of ``right`` over its dimensions draw and example, in percent, (...), with its error.
+
+    ``right`` are correct answers, 0 or 1, or differences of two such arrays.
 
     The variance of the mean has two parts: over draws of the training examples, if there are several, and over the
     evaluated examples, which all draws share.
@@ -208,6 +213,9 @@ def accuracy(right: xr.DataArray) -> Share:
 
 
 def gain(first: xr.DataArray, second: xr.DataArray) -> tuple[float, float]:
-    """Return the gain in accuracy of the first over the second, in percentage points, and its error."""
+    """Return the gain in accuracy of ``first`` over ``second``, in percentage points, and its error.
+
+    Both are correct answers (draw, example), 0 or 1.
+    """
     share = accuracy(first.astype(float) - second.astype(float))
     return float(share.value), float(share.error)

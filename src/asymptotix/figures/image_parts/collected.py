@@ -1,4 +1,4 @@
-"""All parts of the figures on images; each is computed once and stored for every figure that needs it."""
+"""All results for the figures on images; each is computed once and stored for every figure that needs it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .trained_heads import Recipe, trained_network
 if TYPE_CHECKING:
     from ...tasks.one_shot import OneShotTask
 
-#: Width at which the order parameter is shown and heads are scored.
+#: Width N at which the order parameter is shown and heads are scored.
 NARROW = 10
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of exact sampling: widths, number of chains, and length of each chain."""
+    """Settings of exact sampling: widths, number of chains, warm-up iterations and draws of each chain."""
 
     widths: tuple[int, ...]
     chains: int
@@ -67,7 +67,7 @@ class Scale:
 
 
 class ImageParts:
-    """Parts of the figures by name of the architecture, stored by `Parts`; data are read if a part is missing."""
+    """Results for the figures by architecture, such as "L2H4", stored by ``parts``; data are read only if needed."""
 
     def __init__(self, parts: Parts, scale: Scale) -> None:
         self.parts, self.scale = parts, scale
@@ -82,11 +82,11 @@ class ImageParts:
         return asked_of(self.task)
 
     def learned_from(self, draw: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return inputs and labels of one draw of P examples."""
+        """Return inputs and labels of draw number ``draw`` of P training examples."""
         return self.task.sequences.examples(self.scale.examples, draw)
 
     def other(self, seed: int) -> ImageParts:
-        """Return the parts of networks trained from another seed on the same task, with one draw of examples."""
+        """Return the results for networks trained from another ``seed`` on the same task, with one draw of examples."""
         scale = replace(self.scale, recipe=replace(self.scale.recipe, seed=seed), draws=1)
         found = ImageParts(self.parts, scale)
         found.__dict__.update({name: self.__dict__[name] for name in ("task", "asked") if name in self.__dict__})
@@ -98,15 +98,18 @@ class ImageParts:
         return self._networks[architecture]
 
     def widths(self, architecture: str, widths: Sequence[float] | None = None) -> Chosen:
-        """Return theory at widths (default: all, and the limit), each draw at the temperatures that it chose."""
+        """Return theory at ``widths``, each draw at its best temperatures; by default at all widths and the limit."""
         return chosen(self.all_temperatures(architecture, widths))
 
     def all_temperatures(self, architecture: str, widths: Sequence[float] | None = None) -> list[xr.Dataset]:
-        """Return theory at widths as `widths` does, but at all temperatures, one table per draw."""
+        """Return theory like `widths`, but at all temperatures, as one table per draw."""
         return [self.one_draw(architecture, draw, widths) for draw in range(self.scale.draws)]
 
     def one_draw(self, architecture: str, draw: int, widths: Sequence[float] | None = None) -> xr.Dataset:
-        """Return theory at widths and all temperatures for one draw; stored in groups of one temperature per core."""
+        """Return theory at ``widths`` and all temperatures for one draw: a table (temperature, width, ...).
+
+        Intermediate results are stored in groups of one temperature per core.
+        """
         temperatures, step = self.scale.temperatures, available_cores()
         grid = [*self.scale.widths, np.inf] if widths is None else list(widths)
 
@@ -130,7 +133,7 @@ class ImageParts:
         return self._dataset(architecture, f"{name}_{draw}", settings, make)
 
     def sampled(self, architecture: str, width: int, temperature: float) -> xr.Dataset:
-        """Return exact sampling of the first draw's posterior."""
+        """Return exact sampling of the posterior of the first draw of examples, from `at_widths.sampled`."""
         own = self.scale.sampling
 
         def make(within: Parts) -> xr.Dataset:
@@ -145,7 +148,7 @@ class ImageParts:
         return self._dataset(architecture, f"sampled_{width}", settings, make)
 
     def outputs(self, architecture: str) -> xr.Dataset:
-        """Return the outputs (example_SET, path) of the trained network's paths on all sets, and the labels."""
+        """Return ``outputs_SET`` (example_SET, path) of the trained network's paths, and ``labels_SET``."""
 
         def make(_: Parts) -> xr.Dataset:
             trained, found = self.network(architecture), {}
@@ -157,7 +160,7 @@ class ImageParts:
         return self._dataset(architecture, "paths", {}, make)
 
     def base_accuracy(self, architecture: str, name: str = OMNIGLOT) -> tuple[float, float]:
-        """Return the accuracy of the trained network with all heads, in percent, with its error over examples."""
+        """Return the accuracy of the trained network with all heads on the set ``name``, in percent, and its error."""
         found = self.outputs(architecture)
         right = np.sign(found[f"outputs_{name}"].sum("path").values) == np.sign(found[f"labels_{name}"].values)
         share = right.mean()
@@ -166,14 +169,14 @@ class ImageParts:
     def _dataset(
         self, architecture: str, name: str, settings: Mapping[str, object], make: Callable[[Parts], xr.Dataset]
     ) -> xr.Dataset:
-        """Return a shared part of a network; its file is reused only for the same weights."""
+        """Return a shared dataset of a network, from ``make``, or from its file if that has the same weights."""
         name = f"{self.scale.recipe.stem(architecture)}_{name}"
         told = {**settings, **self.scale.asked, "network": fingerprint(self.network(architecture))}
         return self.parts.dataset(name, told, lambda: make(self.parts.within(name, shared=True)), shared=True)
 
 
 def fingerprint(trained: asx.TrainedPaths) -> str:
-    """Return a short checksum of the trained weights."""
+    """Return a checksum (12 hexadecimal digits) of the trained queries, keys and values."""
     digest = hashlib.sha256()
     for layer in (*trained.trained.queries, *trained.trained.keys, *trained.trained.values):
         digest.update(np.ascontiguousarray(layer).tobytes())

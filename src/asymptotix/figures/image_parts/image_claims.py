@@ -1,7 +1,8 @@
 """Published claims on one-shot images, compared with our findings.
 
 A claim is decided if a difference exceeds two of its errors, and only for the published network size: the smaller
-networks of the quick size have other heads.
+networks of the quick size have other heads. ``numbers`` is theory at the chosen temperatures, ``narrow``
+a small width, U the order parameter (paths, paths); ``words`` fill in the text of a claim.
 
 Tiberi et al., arXiv:2405.15926, section 4.2.1 and appendix H.2; single accuracies are from the authors' released code.
 """
@@ -23,7 +24,7 @@ from ..making.record import Agreement, Claim
 from .at_widths import FASHION, OMNIGLOT, Chosen, accuracy, gain, right_in
 from .pruned import Pruned, mean_loss
 
-#: A difference counts if it exceeds this number of its errors.
+#: A difference counts if it exceeds this number of its errors. Larger: more claims stay undecided.
 ERRORS = 2.0
 
 
@@ -33,7 +34,7 @@ def base_claim(said: PublishedFigure, value: float, error: float) -> Claim:
 
 
 def gain_claim(said: PublishedFigure, numbers: Chosen, name: str, narrow: float, **words: str) -> Claim:
-    """Judge the claim that the small width is more accurate than the limit."""
+    """Judge the claim that width ``narrow`` is more accurate than the limit on the data set ``name``."""
     more, error = gain(numbers.right[name].sel(width=narrow), numbers.right[name].sel(width=np.inf))
     own, limit = (accuracy(numbers.right[name].sel(width=width)).value for width in (narrow, np.inf))
     found = f"{float(own):.1f} against {float(limit):.1f}: {more:+.2f} ± {error:.2f}"
@@ -41,13 +42,13 @@ def gain_claim(said: PublishedFigure, numbers: Chosen, name: str, narrow: float,
 
 
 def comparable_claim(said: PublishedFigure, numbers: Chosen, name: str, narrow: float, **words: str) -> Claim:
-    """Judge the claim that the small width is worse than the limit by at most one percentage point."""
+    """Judge the claim that width ``narrow`` is at most one percentage point worse than the limit on ``name``."""
     more, error = gain(numbers.right[name].sel(width=narrow), numbers.right[name].sel(width=np.inf))
     return of_networks(said("narrow-comparable", more, f"{more:+.2f} ± {error:.2f} points", error, **words), 1)
 
 
 def alignment_claim(said: PublishedFigure, numbers: Chosen, narrow: float, leading: int = 10) -> Claim:
-    """Judge the claim that learning moves the labels into the leading components, in every draw."""
+    """Judge the claim that learning moves the labels into the kernel's ``leading`` components, in every draw."""
     share = (numbers.alignment.isel(component=slice(leading)) ** 2).sum("component")
     own, limit = share.sel(width=narrow), share.sel(width=np.inf)
     found = f"share of the labels in the first {leading}: {float(own.mean()):.3f} against {float(limit.mean()):.3f}"
@@ -74,7 +75,10 @@ def block_claim(said: PublishedFigure, U: np.ndarray, heads: Sequence[int]) -> C
 
 
 def likeness_claim(said: PublishedFigure, U: np.ndarray, empirical: np.ndarray, heads: Sequence[int]) -> Claim:
-    """Judge the claim that gradient descent has a similar order parameter, against all renamings of the heads."""
+    """Judge the claim that gradient descent has an order parameter, ``empirical``, similar to theory's U.
+
+    Their correlation is compared with those after all renamings of the heads.
+    """
     observed, chance = head_permutations(U, empirical, heads)
     share = float((chance >= observed - 1e-12).mean())
     signs = float((np.sign(U) == np.sign(empirical))[~np.eye(len(U), dtype=bool)].mean())
@@ -86,9 +90,10 @@ def likeness_claim(said: PublishedFigure, U: np.ndarray, empirical: np.ndarray, 
 
 
 def head_permutations(U: np.ndarray, other: np.ndarray, heads: Sequence[int]) -> tuple[float, np.ndarray]:
-    """Correlate the entries of two matrices over paths, for the actual names of the heads and for all renamings.
+    """Return the correlation of the entries of two matrices over paths, and those for all renamings of the heads.
 
-    The diagonal is included: which paths are strong is part of the structure.
+    The renamings, at most 50 000, start with the actual names. The diagonal is included: which paths are strong is
+    part of the structure.
     """
     rows = path_heads(heads)
     upper = np.triu_indices(len(U))
@@ -101,7 +106,10 @@ def head_permutations(U: np.ndarray, other: np.ndarray, heads: Sequence[int]) ->
 
 
 def temperature_claims(said: PublishedFigure, draws: xr.Dataset, numbers: Chosen) -> list[Claim]:
-    """Judge the claims that temperatures of L2H4 grow as widths shrink and that the published ones are the best."""
+    """Judge the claims that temperatures of L2H4 grow as widths shrink and that the published ones are the best.
+
+    ``draws`` has theory at all temperatures.
+    """
     widths = [float(width) for width in numbers.temperature.width.values if np.isfinite(width)]
     chosen = {width: float(np.exp(np.log(numbers.temperature.sel(width=width)).mean())) for width in widths}
     rank = rank_correlation(np.array(widths), np.array(list(chosen.values())))
@@ -148,7 +156,7 @@ def marginal_claim(said: PublishedFigure, networks: Sequence[Pruned], architectu
 
 
 def fashion_claim(said: PublishedFigure, networks: Sequence[Pruned], count: int, architecture: str) -> Claim:
-    """Judge the claim that removing the first heads improves Fashion-MNIST."""
+    """Judge the claim that removing the ``count`` heads of lowest score improves Fashion-MNIST."""
     lost, error = mean_loss(networks, FASHION, "score", count)
     claim = said("fashion-gains", -lost, f"{-lost:+.2f} ± {error:.2f}", error, count=count, architecture=architecture)
     return of_networks(claim, len(networks))
@@ -165,13 +173,13 @@ def same_loss_claim(said: PublishedFigure, smaller: Sequence[Pruned], larger: Se
 
 
 def of_networks(claim: Claim, count: int) -> Claim:
-    """Add the number of networks; a single network of ours cannot refute a claim, only leave it not decided."""
+    """Return the claim with the number ``count`` of networks in its text; one network cannot refute it (None)."""
     words = f"{claim.found}; {count} networks" if count > 1 else f"{claim.found}; one network"
     return replace(claim, found=words, holds=None if claim.holds is False and count == 1 else claim.holds)
 
 
 def sampling_agreement(numbers: Chosen, samples: Mapping[int, xr.Dataset], name: str = OMNIGLOT) -> Agreement:
-    """Compare exact sampling with theory, example by example, on the first draw."""
+    """Compare accuracies on ``name`` of theory and of exact sampling, ``samples`` by width, for the first draw."""
     z, distances = [], {}
     for width, found in samples.items():
         theory = numbers.right[name].isel(draw=slice(1)).sel(width=width)
@@ -184,7 +192,7 @@ def sampling_agreement(numbers: Chosen, samples: Mapping[int, xr.Dataset], name:
 
 
 def sampling_claim(said: PublishedFigure, U: np.ndarray, found: xr.Dataset) -> Claim:
-    """Judge the claim that theory and exact sampling agree on the order parameter already at width 10."""
+    """Judge the claim that theory's U and that of exact sampling, ``found``, agree already at width 10."""
     exact = found["order_parameter"].values
     distance = np.linalg.norm(U - exact) / np.linalg.norm(exact)
     upper = np.triu_indices(len(U))
@@ -197,7 +205,7 @@ def sampling_claim(said: PublishedFigure, U: np.ndarray, found: xr.Dataset) -> C
 
 
 def choice_remark(numbers: Chosen) -> str:
-    """Write how much choosing the temperature on the test examples would add."""
+    """Return a remark: how much accuracy choosing the temperature on the test examples would add."""
     more = accuracy(numbers.right_on_test.astype(float) - numbers.right[OMNIGLOT])
     each = [f"{value:+.2f}" for value in more.value]
     widths = [f"{width:g}" for width in numbers.temperature.width.values]
@@ -208,7 +216,7 @@ def choice_remark(numbers: Chosen) -> str:
 
 
 def order_remark(networks: Sequence[Pruned], architecture: str) -> str:
-    """Compare the theory's order with magnitude, chance and search, with a quarter of the heads removed."""
+    """Return a remark: the loss without a quarter of the heads by score, against magnitude, chance and search."""
     parts, gone = [], networks[0].quarter_count
     for name in (OMNIGLOT, FASHION):
         orders = networks[0].orders
@@ -234,7 +242,7 @@ def rescaling_remark(found: Pruned, architecture: str) -> str:
 
 
 def single_remark(found: Pruned, base: float, published: Mapping[str, Any]) -> str:
-    """Write accuracies without single heads, by rising score, with the published ones if given."""
+    """Return a remark: accuracies without single heads, by rising score, and published ones; ``base`` has all heads."""
     own = [base - found.drop[at] for at in found.orders["score"]]
     words = f"Accuracy without one head, by rising score: {' '.join(f'{value:.1f}' for value in own)} % of {base:.1f} %"
     if not published:

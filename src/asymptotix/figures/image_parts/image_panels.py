@@ -1,4 +1,4 @@
-"""Panels of the figures on one-shot images."""
+"""Panels of the figures on one-shot images; ``numbers`` is theory at the chosen temperatures, by draw and width."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TITLES = {"omniglot": "Omniglot, new characters", "mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
 LIMIT = "0.35"
-#: Colour, line, marker and label of each order in which heads are removed.
+#: Order in which heads are removed -> (colour, line, marker, label).
 ORDERS = {
     "score": (ORANGE, "-", "o", "rising score of the theory"),
     "magnitude": (GREEN, "--", "s", "rising size of the values"),
@@ -31,7 +31,7 @@ ORDERS = {
 def accuracy_panel(
     axis: Axes, numbers: Chosen, name: str, samples: Mapping[int, xr.Dataset] | None = None, title: str | None = None
 ) -> None:
-    """Draw accuracy against width: theory with its error, the limit as a line, exact sampling as points."""
+    """Draw accuracy on ``name`` against width: theory, the limit as a line, exact sampling (by width) as points."""
     right = numbers.right[name]
     share = accuracy(right)
     widths = right.width.values
@@ -57,7 +57,7 @@ def accuracy_panel(
 
 
 def temperature_panel(axis: Axes, numbers: Chosen, published: Mapping[float, float], offered: Sequence[float]) -> None:
-    """Draw the temperatures chosen on validation and on test examples, for every draw, and the published ones."""
+    """Draw chosen temperatures for every draw, and published ones by width; ``offered`` are all to choose from."""
     chosen = numbers.temperature
     finite = np.isfinite(chosen.width.values)
     widths = chosen.width.values[finite]
@@ -80,7 +80,7 @@ def temperature_panel(axis: Axes, numbers: Chosen, published: Mapping[float, flo
 
 
 def order_parameter_panel(axis: Axes, U: np.ndarray, heads: Sequence[int], title: str) -> None:
-    """Draw the matrix in units of its largest entry; lines separate paths with different heads in the first layer."""
+    """Draw U (paths, paths) in units of its largest entry; lines separate paths with different first heads."""
     reach = abs(U).max()
     axis.imshow(U / reach, cmap=SIGNED_COLOURS, vmin=-1, vmax=1, interpolation="nearest")
     axis.grid(visible=False)
@@ -98,7 +98,7 @@ def order_parameter_panel(axis: Axes, U: np.ndarray, heads: Sequence[int], title
 
 
 def alignment_panel(axis: Axes, numbers: Chosen, narrow: float) -> None:
-    """Draw overlaps of the labels with the kernel's principal components, at a small width and in the limit."""
+    """Draw overlaps of the labels with the kernel's principal components, at width ``narrow`` and in the limit."""
     for width, label, color, marker in (
         (np.inf, r"$N=\infty$", LIMIT, "s"),
         (narrow, f"$N={narrow:g}$", ORANGE, "o"),
@@ -118,7 +118,7 @@ def alignment_panel(axis: Axes, numbers: Chosen, narrow: float) -> None:
 
 
 def heads_panel(axis: Axes, found: Pruned, published: Sequence[float] = ()) -> None:
-    """Draw the score of every head and the loss of accuracy on Omniglot without it, by rising score."""
+    """Draw the score of every head and the accuracy lost without it, by rising score; ``published`` are losses."""
     order = found.orders["score"]
     places = np.arange(len(order))
     scores = np.array([found.scores[at] for at in order])
@@ -146,7 +146,7 @@ def heads_panel(axis: Axes, found: Pruned, published: Sequence[float] = ()) -> N
 
 
 def pruning_panel(axis: Axes, networks: Sequence[Pruned], name: str, title: str | None = None) -> None:
-    """Draw accuracy against the number of removed heads, in several orders; random orders are a band.
+    """Draw accuracy on the data set ``name`` against the number of removed heads; random orders are a band.
 
     For several networks, means over networks with their errors are drawn; errors of one network are over its examples.
     """
@@ -172,7 +172,7 @@ def pruning_panel(axis: Axes, networks: Sequence[Pruned], name: str, title: str 
 
 
 def squared_error_panel(axis: Axes, networks: Sequence[Pruned], title: str, name: str = OMNIGLOT) -> None:
-    """Draw the squared error with and without the published rescaling, which changes nothing else."""
+    """Draw the squared error on ``name`` without heads, with and without the rescaling, which changes nothing else."""
     curves = [found.curves[name]["score"] for found in networks]
     removed = curves[0].removed.values
     for variable, style, color, words in (
@@ -193,7 +193,7 @@ def _of_networks(networks: Sequence[Pruned]) -> str:
 
 
 def history_panel(axis: Axes, history: xr.Dataset, published: float | None) -> None:
-    """Draw training and validation accuracy along training; a line marks the published test accuracy."""
+    """Draw training and validation accuracy along training; a line marks ``published``, the test accuracy in %."""
     steps = history.step / 1000
     axis.plot(steps, 100 * history.train_accuracy, "-", color=BLUE, label="training batches")
     axis.plot(steps, 100 * history.validation_accuracy, "-", color=ORANGE, label="validation characters")

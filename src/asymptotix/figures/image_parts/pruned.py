@@ -29,13 +29,13 @@ class Pruned:
     drop, drop_error : arrays (layers, heads)
         Loss of accuracy on Omniglot without the head, in percentage points, and its error over the examples.
     orders : dict of str to list of (layer, head)
-        By rising "score", by rising "magnitude" of the values, by "search" on the validation examples.
+        Orders of removal: by rising "score", by rising "magnitude" of the values, by "search" on validation examples.
     curves : dict of str to dict of str to Dataset
         Results of `removal_curve`, by data set and order.
     random : dict of str to DataArray (order, removed)
-        Accuracies of random orders, by data set.
+        Accuracies (0 to 1) of random orders, by data set.
     quarter : dict of str to array
-        Accuracy without each set of a quarter of the heads, by data set.
+        Accuracy (0 to 1) without each set of a quarter of the heads, by data set.
     """
 
     heads: tuple[int, ...]
@@ -53,23 +53,23 @@ class Pruned:
         return sum(self.heads) // 4
 
     def loss(self, name: str, order: str, count: int) -> tuple[float, float]:
-        """Return the loss of accuracy (points) without the first ``count`` heads of an order, and its error."""
+        """Return the accuracy lost (points) on ``name`` without an order's first ``count`` heads, and its error."""
         right = self.curves[name][order].right
         share = accuracy((right.sel(removed=0) - right.sel(removed=count)).expand_dims("draw"))
         return float(share.value), float(share.error)
 
     def chance_loss(self, name: str) -> float:
-        """Return the loss of accuracy (points), averaged over all sets of a quarter of the heads."""
+        """Return the loss of accuracy (points) on data ``name``, averaged over all sets of a quarter of the heads."""
         return 100 * (float(self.curves[name]["score"].right.sel(removed=0).mean()) - float(self.quarter[name].mean()))
 
     def standing(self, name: str, order: str) -> float:
-        """Return the fraction of all sets of a quarter of the heads that cost at least as much as this order's."""
+        """Return the fraction of sets of a quarter of the heads that cost at least as much as the order's quarter."""
         own = float(self.curves[name][order].right.sel(removed=self.quarter_count).mean())
         return float((self.quarter[name] <= own + 1e-12).mean())
 
 
 def pruned(outputs: xr.Dataset, order_parameters: xr.DataArray, weights: Weights, random_orders: int) -> Pruned:
-    """Prune a network, from the outputs of its paths and theory's order parameters (draw, path, path_other)."""
+    """Return results of pruning, from ``outputs`` of paths and order parameters (draw, path, path_other)."""
     heads = tuple(len(V) for V in weights.V)
     by_draw = scores(order_parameters.values, heads)
     mean = by_draw.mean(axis=0)
@@ -102,17 +102,17 @@ def pruned(outputs: xr.Dataset, order_parameters: xr.DataArray, weights: Weights
 
 
 def mean_loss(networks: Sequence[Pruned], name: str, order: str, count: int) -> tuple[float, float]:
-    """Return the mean of `Pruned.loss` over several networks of one architecture, and its error.
+    """Return the mean of `Pruned.loss` over networks of one architecture, in percentage points, and its error.
 
-    For several networks, twice the error is the half-width of a 95 % confidence interval (Student's t). For one network
-    the error is over its examples alone.
+    For several networks, twice the error is the half-width of a 95 % confidence interval (Student's t), or more if the
+    error over examples is larger. For one network the error is over its examples alone.
     """
     each = np.array([network.loss(name, order, count) for network in networks])
     return over_networks(each[:, 0], float(np.hypot.reduce(each[:, 1]) / len(each)))
 
 
 def over_networks(values: np.ndarray, least: float) -> tuple[float, float]:
-    """Return mean and error over networks; the error is at least ``least``, the error over the examples."""
+    """Return mean and error of ``values`` (networks,); the error is at least ``least``, that over the examples."""
     if len(values) == 1:
         return float(values[0]), least
     spread = float(values.std(ddof=1) / np.sqrt(len(values)) * student.ppf(0.975, len(values) - 1) / 2)
@@ -120,9 +120,9 @@ def over_networks(values: np.ndarray, least: float) -> tuple[float, float]:
 
 
 def single_losses(outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the loss of accuracy (points) without each single head, and its error, both (layers, heads).
+    """Return the loss of accuracy (percentage points) without each single head, and its error, both (layers, heads).
 
-    Entries without a head are nan.
+    ``outputs`` (examples, paths) are those of the paths. Entries without a head are nan.
     """
     named = without_heads.all_heads(heads)
     right = without_heads.right(without_heads.without(outputs, heads, [(), *((head,) for head in named)]), labels)

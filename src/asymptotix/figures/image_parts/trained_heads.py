@@ -29,7 +29,7 @@ IDENTITY = ("heads", "width", "key_size", "steps", "batch", "learning_rate", "we
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings of the training of a network; validation examples come from the task on which it is trained."""
+    """Settings of the training of a network, as in `asx.train`; validation examples come from the task."""
 
     width: int
     steps: int
@@ -39,18 +39,21 @@ class Recipe:
     seed: int = 0
 
     def settings_of(self, architecture: str) -> dict[str, Any]:
-        """Return the settings by their names in `asx.train`."""
+        """Return the settings by their names in `asx.train`, with the heads and key size of an architecture."""
         layers, heads = ARCHITECTURES[architecture]
         return {"heads": [heads] * layers, "key_size": self.width // heads, **asdict(self)}
 
     def stem(self, architecture: str) -> str:
-        """Return the name of the network's file, with which the names of files computed from it begin."""
+        """Return the name, without extension, of the network's file; names of files computed from it begin with it."""
         other = f"_seed_{self.seed}" if self.seed else ""
         return f"{architecture}_N{self.width}_{self.steps}_steps{other}"
 
 
 def trained_network(parts: Parts, architecture: str, recipe: Recipe, task: OneShotTask) -> asx.TrainedPaths:
-    """Return the network of a name: from its file, or trained now; an interrupted training resumes."""
+    """Return the network of an ``architecture``, such as "L2H4": from its file, or trained now on ``task``.
+
+    An interrupted training resumes.
+    """
     settings = recipe.settings_of(architecture)
 
     def make(unfinished: Path | None) -> asx.TrainedPaths:
@@ -70,7 +73,7 @@ def trained_network(parts: Parts, architecture: str, recipe: Recipe, task: OneSh
 
 
 def differs(found: asx.TrainedPaths, wanted: Mapping[str, object]) -> str:
-    """Return in words how a trained network differs from the requested one; "" if it does not."""
+    """Return a text on how a trained network differs from the ``wanted`` settings; "" if it does not."""
     if not found.finished:
         return "its training was not finished"
     own = {name: found.settings.get(name) for name in IDENTITY}

@@ -1,10 +1,10 @@
 """Output of a trained network without some of its heads, for any set of heads.
 
-Attention scores depend on the bare input and values enter linearly, so that the output is a sum over paths,
-f = sum_pi f^pi(x). The output without some heads is the sum over the paths that avoid these heads. Every order of
-removal thus needs sums of the same numbers only. The published rescaling divides the sum of layer l by the square root
-of the number of remaining heads, not of all heads: it multiplies f by prod_l sqrt(H_l / kept_l), one positive number
-for all examples. It changes the squared error but no decision.
+Attention scores depend on the bare input and values enter linearly, so that the output is a sum over paths, f = sum_pi
+f^pi(x). The output without some heads is the sum over the paths that avoid these heads. Every order of removal thus
+needs sums of the same numbers only. The published rescaling divides the sum of layer l by the square root of the number
+of remaining heads, not of all heads: it multiplies f by prod_l sqrt(H_l / kept_l), one positive number for all
+examples. It changes the squared error but no decision.
 
 Tiberi et al., arXiv:2405.15926, section 4.2 and appendix H.2.3.
 """
@@ -32,7 +32,7 @@ def all_heads(heads: Sequence[int]) -> list[Head]:
 
 
 def remaining(heads: Sequence[int], removed: Iterable[Head]) -> np.ndarray:
-    """Return whether each path (paths,) avoids all removed heads; if a layer has no head left, none does."""
+    """Return whether each path (paths,) avoids all removed heads; no path does if a layer has no head left."""
     through = path_heads(heads)
     left = np.ones(len(through), bool)
     for layer, head in removed:
@@ -41,7 +41,7 @@ def remaining(heads: Sequence[int], removed: Iterable[Head]) -> np.ndarray:
 
 
 def rescaling(heads: Sequence[int], removed: Iterable[Head]) -> float:
-    """Return prod_l sqrt(H_l / kept_l), the factor of the published pruning; 1 if a layer has no head left."""
+    """Return prod_l sqrt(H_l / number of heads left in layer l), the published factor; 1 if a layer has none left."""
     lost = [sum(layer == own for layer, _ in removed) for own in range(len(heads))]
     if any(count == gone for count, gone in zip(heads, lost, strict=True)):
         return 1.0
@@ -55,13 +55,16 @@ def right(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def without(outputs: np.ndarray, heads: Sequence[int], sets: Sequence[Iterable[Head]]) -> np.ndarray:
-    """Return the output without each set of heads, (sets, examples), from the paths' outputs (examples, paths)."""
+    """Return the network's output without each of ``sets`` of heads, (sets, examples).
+
+    ``outputs`` (examples, paths) are those of the paths.
+    """
     left = np.stack([remaining(heads, removed) for removed in sets], axis=1)
     return (outputs @ left.astype(float)).T
 
 
 def first_of(order: Sequence[Head], most: int | None = None) -> list[tuple[Head, ...]]:
-    """Return the removed heads after each step of an order: none, the first, the first two, ..., up to ``most``."""
+    """Return the heads removed after 0, 1, 2, ..., ``most`` (by default all) steps of an order of removal."""
     return [tuple(order[:count]) for count in range((len(order) if most is None else most) + 1)]
 
 
@@ -71,7 +74,7 @@ def longest(heads: Sequence[int]) -> int:
 
 
 def by_rising(values: np.ndarray, heads: Sequence[int]) -> list[Head]:
-    """Return the heads (layer, head) by rising value; heads of equal value keep their order."""
+    """Return the heads (layer, head) by rising ``values[layer, head]``; heads of equal value keep their order."""
     named = all_heads(heads)
     return sorted(named, key=lambda at: float(values[at]))
 
@@ -90,13 +93,13 @@ def magnitudes(weights: Weights, heads: Sequence[int]) -> np.ndarray:
 
 
 def random_orders(heads: Sequence[int], count: int, seed: int = 0) -> list[list[Head]]:
-    """Draw orders of removal uniformly at random."""
+    """Return ``count`` orders of removal of all heads, drawn uniformly at random."""
     named, rng = all_heads(heads), np.random.default_rng([RANDOM_ORDERS, seed])
     return [[named[k] for k in rng.permutation(len(named))] for _ in range(count)]
 
 
 def greedy_order(outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int]) -> list[Head]:
-    """Remove next the head that costs least accuracy on these examples: a search as a reference for other orders."""
+    """Return the order in which each next head costs least accuracy on these examples: a reference for others."""
     gone: list[Head] = []
     left = all_heads(heads)
     while left:
@@ -106,7 +109,7 @@ def greedy_order(outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int]) 
 
 
 def removal_curve(outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int], order: Sequence[Head]) -> xr.Dataset:
-    """Compute correct answers and squared errors after each step of an order.
+    """Return correct answers and squared errors after each step of an order, from ``outputs`` (examples, paths).
 
     Returns
     -------
@@ -130,7 +133,7 @@ def removal_curve(outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int],
 def random_curves(
     outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int], orders: Sequence[Sequence[Head]]
 ) -> xr.DataArray:
-    """Return the accuracy after each step of each order, (order, removed)."""
+    """Return the accuracy (0 to 1) after each step of each order, (order, removed)."""
     most = longest(heads)
     sets = [removed for order in orders for removed in first_of(order, most)]
     accuracy = _accuracies(outputs, labels, heads, sets).reshape(len(orders), most + 1)
@@ -138,14 +141,14 @@ def random_curves(
 
 
 def all_of_size(outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int], count: int) -> np.ndarray:
-    """Return the accuracy without each possible set of ``count`` heads, in the order of `itertools.combinations`."""
+    """Return the accuracy (0 to 1) without each set of ``count`` heads, in the order of `itertools.combinations`."""
     return _accuracies(outputs, labels, heads, list(itertools.combinations(all_heads(heads), count)))
 
 
 def _accuracies(
     outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int], sets: Sequence[Iterable[Head]]
 ) -> np.ndarray:
-    """Return the accuracies without many sets of heads; sets are taken in chunks that fit into memory."""
+    """Return the accuracies (sets,), 0 to 1, without many sets of heads, in chunks that fit into memory."""
     step = max(1, 2**24 // len(outputs))
     chunks = [sets[first : first + step] for first in range(0, len(sets), step)]
     return np.concatenate([right(without(outputs, heads, chunk), labels).mean(axis=1) for chunk in chunks])

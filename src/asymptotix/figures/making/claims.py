@@ -24,7 +24,7 @@ class PublishedClaim:
     Attributes
     ----------
     what : str
-        The claim in our words. Names in braces are replaced by words of the figure, in ``published`` too.
+        The claim in our words. The figure fills in the names in braces, in ``published`` too.
     published : float or str
         The number or the text as printed.
     source : str
@@ -36,7 +36,7 @@ class PublishedClaim:
         "ordered": our numbers ascend, every step by more than three errors of the smaller number.
         "given": the figure judges.
     rounding, limit, limits, errors :
-        Numbers of the rule.
+        Numbers that ``rule`` mentions.
     script : str
         Name of the script in ``examples/errata`` that shows why the claim does not hold.
     """
@@ -52,7 +52,11 @@ class PublishedClaim:
     script: str = ""
 
     def judged(self, value: ArrayLike | None, found: str = "", error: ArrayLike | None = None, **words: Any) -> Claim:
-        """Judge the claim by our number and its error; ``found`` is our finding, by default number and error."""
+        """Judge the claim by our number ``value`` and its ``error``.
+
+        ``value`` is an array for the rule "ordered" and the verdict (None: not decided) for "given". ``found`` is our
+        finding in words, by default number and error; ``words`` replace the names in braces.
+        """
         printed = self.published.format(**words) if isinstance(self.published, str) else f"{self.published:g}"
         script = f"examples/errata/{self.script}.py" if self.script else ""
         holds: Any = value if self.rule == "given" else self._holds(value, error, printed)
@@ -73,7 +77,7 @@ class PublishedClaim:
 
 
 def beyond(value: float, error: float | None, limit: float = 0.0, errors: float = 3.0) -> bool | None:
-    """Return whether a number exceeds a limit; None if it has an error that leaves this open."""
+    """Return whether ``value`` exceeds ``limit``; None if it is within ``errors`` times its ``error`` of the limit."""
     return value > limit if error is None or abs(value - limit) > errors * error else None
 
 
@@ -87,7 +91,7 @@ class PublishedFigure:
     needs : tuple of str
         Data sets that it needs.
     claims : dict of str to PublishedClaim
-        By id.
+        The claims on the figure, by their ids in the paper's file.
     released : mapping
         Published numbers of the paper that figures draw or compare with, by name.
     """
@@ -102,15 +106,15 @@ class PublishedFigure:
     def __call__(
         self, claim: str, value: ArrayLike | None, found: str = "", error: ArrayLike | None = None, **words: Any
     ) -> Claim:
-        """Judge a claim, see :meth:`PublishedClaim.judged`."""
+        """Judge the claim with the id ``claim``; arguments as in :meth:`PublishedClaim.judged`."""
         return self.claims[claim].judged(value, found, error, **words)
 
     def remarks(self, **words: Any) -> list[str]:
-        """Return the remarks of the figure with our numbers and words, and texts of the paper's file, inserted."""
+        """Return the remarks of the figure; ``words`` and texts of the paper's file replace the names in braces."""
         return [remark.format(**self._paper, **words) for remark in self._own["remarks"]]
 
     def size(self, size: str) -> dict[str, Any]:
-        """Return cost and settings of a size; the settings may be those of another figure, given by its name."""
+        """Return cost and settings of a size; the paper's file may name another figure whose settings are used."""
         own = self._own[size]
         if isinstance(settings := own["settings"], str):
             settings = _papers()[settings][1][size]["settings"]
@@ -123,6 +127,6 @@ def _fixed(value: Any) -> Any:
 
 @cache
 def _papers() -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Return the paper and its section on the figure, by name of the figure."""
+    """Return name of a figure -> (the file of its paper, the file's section on the figure), as parsed."""
     read = [tomllib.loads(file.read_text("utf-8")) for file in (files("asymptotix.figures") / "papers").iterdir()]
     return {name: (paper, own) for paper in read for name, own in paper.items() if "/" in name}

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from ...core.result import Result
 
 BLUE, ORANGE, GREEN, PINK, _, _, BLACK = PALETTE
-#: Colour of published numbers; nothing else has this colour.
+#: Grey of published numbers; nothing else is drawn in this grey.
 PUBLISHED = "0.45"
 
 
 def panels(rows: int = 1, columns: int = 1, *, size: tuple[float, float], **options: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its axes, row by row; several axes get letters."""
+    """Return a figure of ``size`` inches and its axes, row by row; several axes get letters."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
@@ -35,7 +35,7 @@ def panels(rows: int = 1, columns: int = 1, *, size: tuple[float, float], **opti
 
 
 def mosaic(layout: Sequence[Sequence[str]], *, size: tuple[float, float], **options: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure whose panels have different sizes, and its axes in order of appearance, with letters."""
+    """Return a figure with panels of a mosaic ``layout``, and its axes in order of appearance, with letters."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
@@ -57,9 +57,9 @@ def theory_line(
     stretch: float = 1.0,
     **entry: int,
 ) -> None:
-    """Draw a curve with a band of its numerical error; points that did not converge are crossed out.
+    """Draw the observable ``name`` of a theory with a band of its numerical error; cross out unconverged points.
 
-    ``stretch`` multiplies the horizontal coordinate.
+    ``entry`` selects an entry, dimension=index. ``stretch`` multiplies the horizontal coordinate, ``along``.
     """
     values = result.ds[name].isel(entry)
     x, y = stretch * values[along].values, values.values
@@ -83,7 +83,10 @@ def experiment_points(
     stretch: float = 1.0,
     **entry: int,
 ) -> None:
-    """Draw means over seeds with one standard error; ``stretch`` multiplies the horizontal coordinate."""
+    """Draw means over the dimension ``seed`` of ``values`` with one standard error.
+
+    ``entry`` selects an entry, dimension=index. ``stretch`` multiplies the horizontal coordinate, ``along``.
+    """
     chosen = values.isel(entry)
     mean, error = mean_and_error(chosen)
     axis.errorbar(
@@ -100,7 +103,7 @@ def mean_and_error(values: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def mark(axis: Axes, at: float, words: str, color: str = "0.35", *, height: float = 0.98) -> None:
-    """Mark a threshold by a dotted vertical line with its name and value."""
+    """Mark the threshold ``at`` by a dotted line, ``words`` and its value; ``height`` (0 to 1) is the text's top."""
     if not np.isfinite(at):
         return
     axis.axvline(at, linestyle=":", linewidth=1.3, color=color, zorder=1)
@@ -112,10 +115,10 @@ def mark(axis: Axes, at: float, words: str, color: str = "0.35", *, height: floa
 
 
 def published(axis: Axes, x: Sequence[float], y: Sequence[float], label: str = "published") -> None:
-    """Draw published values that differ from ours."""
+    """Draw the published values y at x in grey, with a dashed line; for values that differ from ours."""
     axis.plot(x, y, "D--", color=PUBLISHED, markerfacecolor="white", ms=5, lw=1.1, label=label, zorder=2)
 
 
 def grid_with(grid: Sequence[float] | np.ndarray, *others: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Return a grid that includes the experiments' points, so that theory is solved where it is compared."""
+    """Return the union of a grid and ``others``, ascending, so that theory is solved where it is compared."""
     return np.unique(np.round(np.concatenate([np.asarray(grid, float), *map(np.asarray, others)]), 12))

@@ -37,12 +37,12 @@ details { font-size: .9rem; } summary { cursor: pointer; color: var(--soft); }
 
 
 def place(name: str) -> tuple[int, str]:
-    """Return the sort key of a figure: paper first, then name."""
+    """Return the sort key of the figure ``name``: the position of its paper in PAPERS, then the name."""
     return list(PAPERS).index(name.partition("/")[0]), name
 
 
 def page(records: Sequence[tuple[Reproducible, Mapping[str, Any] | None]], size: str) -> str:
-    """Return the page in HTML; a figure without a record is named with the reason."""
+    """Return the page in HTML; ``records`` are (figure, its record), or (figure, None) for one not made yet."""
     sections = []
     for paper, (title, source) in PAPERS.items():
         cards = [_card(figure, record) for figure, record in records if figure.name.startswith(f"{paper}/")]
@@ -61,7 +61,7 @@ def page(records: Sequence[tuple[Reproducible, Mapping[str, Any] | None]], size:
 
 
 def verdicts(records: Sequence[tuple[Reproducible, Mapping[str, Any] | None]]) -> str:
-    """Return all claims and curves of the figures made so far, as tables in Markdown."""
+    """Return all claims and curves as tables in Markdown; ``records`` are pairs of a figure and its record or None."""
     lines: list[str] = []
     for figure, record in records:
         if record is None:
@@ -100,7 +100,7 @@ def _card(figure: Reproducible, record: Mapping[str, Any] | None) -> str:
 
 
 def _colour(claims: Sequence[Mapping[str, Any]]) -> str:
-    """Return the class of a figure's badge."""
+    """Return the CSS class of a figure's badge, from the verdicts on its claims."""
     answers = {claim["holds"] for claim in claims}
     if not answers:
         return "new"
@@ -110,7 +110,7 @@ def _colour(claims: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _folded(words: str, entries: Sequence[str]) -> str:
-    """Return a list whose entries a click shows."""
+    """Return HTML for a list that a click unfolds, with the heading ``words``; "" without entries."""
     if not entries:
         return ""
     return f"<details><summary>{escape(words)} ({len(entries)})</summary><ul>{''.join(entries)}</ul></details>"

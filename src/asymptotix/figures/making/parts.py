@@ -1,4 +1,4 @@
-"""The results that a figure is made of, stored in its folder: stored results are reused, missing ones computed."""
+"""The results of which a figure is made, stored in its folder: stored results are reused, missing ones computed."""
 
 from __future__ import annotations
 
@@ -33,28 +33,29 @@ Shared = TypeVar("Shared", bound=Kept)
 
 
 class Parts:
-    """Results by name; with a folder, each is a netCDF file in it.
+    """The results of which a figure is made, by name; with a folder, each is a netCDF file in it.
 
-    The verbs work as usual, with the name of the part as first argument. The file of an interrupted call is resumed. A
-    damaged file, or one of another computation, is reported and recomputed. There are no convergence warnings: the
-    figure's record states how points ended.
+    :meth:`solve`, :meth:`simulate` and :meth:`thresholds` work as in asymptotix, but take the name of the result as
+    first argument. The file of an interrupted call is resumed. A damaged file, or one of another computation, is
+    reported and recomputed. There are no convergence warnings: the figure's record states how points ended.
 
     Parameters
     ----------
     folder : Path or None
+        The figure's own folder.
     say : callable
-        Receives a line of text for every part that is started.
+        Receives a line of text for every result that is started.
     progress : bool or None
-        Passed to the verbs.
+        Passed to the three methods above.
     shared : Path, optional
         Folder of parts that several figures use; by default the figure's own folder.
 
     Attributes
     ----------
     results, datasets : dict
-        The parts requested so far, by name.
+        The results and datasets requested so far, by name.
     files : dict of str to str
-        Files of all requested parts, relative to the figure's own folder.
+        Name of a result or dataset -> its file, relative to the figure's own folder.
     progress : bool or None
         As given.
     """
@@ -76,14 +77,17 @@ class Parts:
         return self._result(name, thresholds, problem, **options)
 
     def compare(self, theory: Result, experiment: Result, **options: Any) -> Comparison:
-        """Compare without warnings about points that did not converge: the record names them."""
+        """Compare like :func:`asymptotix.compare`, but without convergence warnings: the figure's record has them."""
         with _quiet():
             return compare(theory, experiment, **options)
 
     def dataset(
         self, name: str, settings: Mapping[str, object], make: Callable[[], xr.Dataset], *, shared: bool = False
     ) -> xr.Dataset:
-        """Return numbers that no verb returns. They depend on ``settings``; other figures can use ``shared`` ones."""
+        """Return the dataset ``name``: from its file if that was made with equal ``settings``, else from ``make()``.
+
+        A ``shared`` dataset is in the folder that several figures use.
+        """
         path, told = self._path(name, shared=shared), json.dumps(settings, sort_keys=True, default=str)
         found = self._earlier_dataset(path, told)
         if found is None:
@@ -97,9 +101,9 @@ class Parts:
         return found
 
     def within(self, name: str, *, shared: bool = False) -> Parts:
-        """Return the parts from which the dataset ``name`` is computed.
+        """Return a `Parts` for the intermediate results from which the dataset ``name`` is computed.
 
-        They are kept until the dataset is complete, so that an interrupted computation can resume.
+        Their files exist until the dataset is complete, so that an interrupted computation can resume.
         """
         path = self._path(name, shared=shared)
         return Parts(None if path is None else _unfinished(path), self._say, self.progress)
@@ -111,14 +115,14 @@ class Parts:
         load: Callable[[Path], Shared],
         differs: Callable[[Shared], str],
     ) -> Shared:
-        """Return what several figures share, such as a trained network: from its file, else made now.
+        """Return an object that several figures share, such as a trained network: from its file, else made now.
 
         Parameters
         ----------
         file : str
-            Its name in the shared folder.
+            Name of the object's file in the shared folder.
         make : callable
-            Makes it. Receives the path of a checkpoint file from which a later call resumes; None without a folder.
+            Makes the object. Receives the path of a checkpoint from which a later call resumes; None without a folder.
         load : callable
             Reads the file; raises ValueError if it is damaged.
         differs : callable
@@ -176,7 +180,7 @@ class Parts:
         return result
 
     def _path(self, name: str, kind: str = "nc", *, shared: bool = False) -> Path | None:
-        """Return the file of a part and note it in ``files``; None without a folder."""
+        """Return the path of the file ``name``.``kind`` and note it in ``files``; None without a folder."""
         place = self._shared if shared else self._folder
         if self._folder is None or place is None:
             return None
@@ -210,7 +214,7 @@ class Parts:
 
 
 def _unfinished(path: Path) -> Path:
-    """Return the path for intermediate results of an unfinished file."""
+    """Return the path (without extension) for intermediate results of the unfinished file ``path``."""
     return path.with_name(f"{path.stem}_unfinished")
 
 

@@ -13,8 +13,8 @@ from scipy.special import gammaincc
 if TYPE_CHECKING:
     from ...core.compare import Comparison
 
-#: If the probability of a curve's chi^2 is below this, its distances count as larger than the errors. The limit is
-#: small because there are some fifty curves.
+#: If a chi^2 as large as a curve's has a probability below this, its distances count as larger than the errors. A
+#: larger limit would flag some of the about fifty curves by chance.
 UNLIKELY = 1e-3
 
 
@@ -45,7 +45,7 @@ class Agreement:
 
     @property
     def holds(self) -> bool:
-        """Whether the errors explain the distances."""
+        """Whether the errors explain the distances: chi2 is not too unlikely, and there are points."""
         return bool(self.points) and float(gammaincc(0.5 * self.points, 0.5 * self.chi2)) > UNLIKELY
 
     @property
@@ -64,9 +64,10 @@ class Agreement:
 
 
 def agreement(curve: str, comparison: Comparison, name: str, **entry: int) -> Agreement:
-    """Measure how far an entry of an observable (e.g. ``index=0, index_other=0``) is from theory at the largest size.
+    """Measure how far the observable ``name`` is from theory along a curve, whose name is ``curve``.
 
-    Means over seeds are compared. Points where theory is exact and all runs are equal have no error and do not count.
+    ``entry`` selects an entry, e.g. ``index=0, index_other=0``. Means over seeds are compared; chi2 is that of the
+    largest size. Points where theory is exact and all runs are equal have no error and do not count.
     """
     ds = comparison.ds
     *columns, z = (ds[f"{name}_{part}"].isel(entry) for part in ("theory", "mean", "sem", "z"))
@@ -95,6 +96,7 @@ class Claim:
     source : str
         Its place: a section, a caption, the released data.
     found : str
+        Our finding, in words and numbers.
     holds : bool or None
         None if the numbers at this size do not decide.
     script : str

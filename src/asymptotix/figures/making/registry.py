@@ -1,4 +1,4 @@
-"""The table of all figures that can be reproduced; the modules of the papers fill it."""
+"""The table FIGURES of all figures that can be made; the module of each figure enters it with a decorator."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Reproducible:
     sizes : mapping of str to Size
         "quick" and "paper".
     make : callable
-        Takes parts and settings, returns the picture and the findings.
+        Takes a `Parts` and the settings; returns (matplotlib figure, findings).
     needs : tuple of str
         Data sets that it needs, by their names in ``asymptotix data get``.
     """
@@ -136,7 +136,10 @@ class Reproducible:
 def figure(
     name: str, *, shows: str, source: str, quick: Size, paper: Size, needs: Sequence[str] = ()
 ) -> Callable[[Making], Reproducible]:
-    """Register the function that makes a figure; it is called only if the data sets that it ``needs`` are present."""
+    """Return a decorator that registers the function that makes a figure; arguments as in `Reproducible`.
+
+    The function is called only if the data sets that it ``needs`` are present.
+    """
 
     def register(make: Making) -> Reproducible:
         FIGURES[name] = Reproducible(name, shows, source, {"quick": quick, "paper": paper}, make, tuple(needs))
@@ -146,7 +149,10 @@ def figure(
 
 
 def figure_of_paper(name: str) -> Callable[[Making], Reproducible]:
-    """Register the function that makes a figure of a paper; it receives what the paper's file says as ``said``."""
+    """Return a decorator that registers the function that makes a figure of a paper.
+
+    The function receives what the paper's file has on the figure as ``said``, a `PublishedFigure`.
+    """
     said = PublishedFigure(name)
     quick, paper = (Size(**said.size(size)) for size in ("quick", "paper"))
     register = figure(name, shows=said.shows, source=said.source, quick=quick, paper=paper, needs=said.needs)

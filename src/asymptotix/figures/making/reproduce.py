@@ -20,7 +20,9 @@ SHARED = "shared"
 
 
 def reproduce(name: str, size: str = "quick", out: Path = PLACE, say: Say = print) -> dict[str, Any]:
-    """Make a figure in ``out/name`` and return its record; stored results are reused.
+    """Make a figure in the folder ``out/name`` and return its record (JSON values); stored results are reused.
+
+    ``say`` receives lines of progress.
 
     Raises
     ------
@@ -50,7 +52,7 @@ def reproduce(name: str, size: str = "quick", out: Path = PLACE, say: Say = prin
 
 
 def reproduce_all(size: str = "quick", out: Path = PLACE, say: Say = print) -> None:
-    """Make every missing figure whose data sets are present, and the gallery of all figures."""
+    """Make every missing figure whose data sets are present, and the gallery; RuntimeError if a figure failed."""
     failures = []
     for chosen in sorted(FIGURES.values(), key=lambda chosen: gallery.place(chosen.name)):
         if (why := chosen.missing()) and _made(chosen, size, out) is None:
@@ -68,7 +70,7 @@ def reproduce_all(size: str = "quick", out: Path = PLACE, say: Say = print) -> N
 
 
 def write_gallery(size: str, out: Path) -> None:
-    """Write the page of all figures made so far, and their verdicts as tables in Markdown."""
+    """Write ``index.html``, the page of all figures made so far, and ``verdicts.md``, their verdicts, into ``out``."""
     records = list(_records(size, out))
     write_whole(out / "index.html", gallery.page(records, size).encode())
     write_whole(out / "verdicts.md", gallery.verdicts(records).encode())

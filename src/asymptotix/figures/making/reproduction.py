@@ -34,6 +34,7 @@ class Reproduction:
     Attributes
     ----------
     name, shows, source : str
+        As in `Reproducible`.
     size : str
         "quick" or "paper".
     settings : mapping
@@ -41,11 +42,11 @@ class Reproduction:
     results : mapping of str to Result
         Theory, experiments and thresholds, by the names of their files.
     datasets : mapping of str to xarray.Dataset
-        Numbers that no verb returns.
+        Other numbers of the figure, by the names of their files.
     figure : matplotlib.figure.Figure
     findings : Findings
     files : mapping of str to str
-        Name of a part -> its file, relative to the figure's folder; some files are shared with other figures.
+        Name of a result or dataset -> its file, relative to the figure's folder; some are shared with other figures.
     """
 
     name: str
@@ -60,7 +61,10 @@ class Reproduction:
     files: Mapping[str, str] = field(default_factory=dict)
 
     def save(self, folder: Path, seconds: float) -> None:
-        """Write picture and record to the folder that already holds the results; the JSON record comes last."""
+        """Write picture and record to the folder that already has the results; the JSON record comes last.
+
+        ``seconds`` is the time that making the figure took.
+        """
         title = self.name.rpartition("/")[2]
         for kind in ("png", "pdf"):
             buffer = io.BytesIO()
@@ -82,7 +86,7 @@ class Reproduction:
         write_whole(folder / RECORD, json.dumps(record, indent=1).encode())
 
     def page(self, seconds: float) -> str:
-        """Return the record as one page in Markdown."""
+        """Return the record as one page in Markdown; ``seconds`` is the time that making the figure took."""
         found = self.findings
         title = self.name.rpartition("/")[2]
         lines = [f"# {self.name}", "", f"{self.shows}. {self.source}.", "", f"![{self.shows}]({title}.png)", ""]
@@ -115,7 +119,7 @@ _AGREEMENT_WORDS = (
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a table in Markdown."""
+    """Return the lines of a table in Markdown, with column titles ``heads``."""
     cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     return ["| " + " | ".join(line) + " |" for line in [heads, ["---"] * len(heads), *cells]]
 
@@ -132,7 +136,7 @@ def finished_record(folder: Path, size: str, settings: Mapping[str, object]) -> 
 
 
 def judged(holds: bool | None, script: str) -> str:
-    """Return in words whether a claim holds; if not, with the script that shows it."""
+    """Return the verdict on a claim in words (None: not decided), with the ``script`` that shows why it fails."""
     if holds is None:
         return "not decided"
     return "yes" if holds else "**no**" + (f": `{script}`" if script else "")
@@ -148,7 +152,7 @@ def _trend(distances: Mapping[int, tuple[float, float]]) -> str:
 
 
 def _described(result: Result) -> str:
-    """Describe a result: its problem, its algorithm, and how its points ended."""
+    """Return a text on a result: its problem, its algorithm, and the statuses of its points."""
     converged = result.ds["converged"]
     ended = Counter(str(word) for word in result.status.values.ravel()[~converged.values.ravel()])
     words = [f"{count} × {word}" for word, count in ended.most_common(3)]

@@ -1,4 +1,4 @@
-"""Compilation of the user's functions, with calls of LAPACK on one matrix after the other.
+"""Compilation of the user's functions by JAX, with LAPACK called on one matrix at a time to avoid a deadlock.
 
 On a CPU, an XLA call of LAPACK on a batch occupies one thread of a pool and hands parts of the batch to other threads
 of the same pool. As many such calls at once as there are cores, in one program or in two, wait for one another forever.
@@ -53,7 +53,7 @@ def compiled(function: Callable[..., Made]) -> Callable[..., Made]:
 
 
 def in_blocks(program: Callable[..., Any], *arrays: np.ndarray) -> Any:
-    """Apply a program to blocks of rows of one size, for which it is compiled once.
+    """Apply a compiled program to blocks of `_BLOCK` rows, so that it is compiled for this number of rows only.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def in_blocks(program: Callable[..., Any], *arrays: np.ndarray) -> Any:
 
 
 def one_by_one(function: Callable[..., Made]) -> Callable[..., Made]:
-    """Return the function with LAPACK called on one matrix after the other; do not differentiate or map the result."""
+    """Return ``function`` with LAPACK called on one matrix at a time; the result is not for jax.grad or jax.vmap."""
 
     def rewritten(*given: object) -> Made:
         traced, shape = jax.make_jaxpr(function, return_shape=True)(*given)
@@ -86,7 +86,7 @@ def one_by_one(function: Callable[..., Made]) -> Callable[..., Made]:
 
 
 def _evaluated(traced: core.ClosedJaxpr, given: Sequence[Any]) -> list[Any]:
-    """Evaluate a traced function, with LAPACK called on one matrix after the other."""
+    """Return the outputs of a ``traced`` function for arguments ``given``; LAPACK is called on one matrix at a time."""
     jaxpr = traced.jaxpr
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*traced.consts, *given], strict=True))
 
@@ -110,7 +110,7 @@ def _result(primitive: core.Primitive, given: list[Any], options: dict[str, Any]
 
 
 def _mapped(primitive: core.Primitive, given: list[Any], options: dict[str, Any]) -> Sequence[Any]:
-    """Call LAPACK on the last two axes, for one set of leading indices after the other."""
+    """Return the outputs of a LAPACK primitive for batched matrices ``given``, called on one matrix at a time."""
     batch = max(given, key=lambda x: x.ndim).shape[:-2]  # some also take vectors
     rows = [x.reshape(math.prod(batch), *x.shape[len(batch) :]) for x in given]
     found = jax.lax.map(lambda row: primitive.bind(*row, **options), rows)
@@ -118,7 +118,7 @@ def _mapped(primitive: core.Primitive, given: list[Any], options: dict[str, Any]
 
 
 def _rewritten(option: Any) -> Any:
-    """Return an option of a primitive, in which traced functions, such as bodies of loops, are rewritten too."""
+    """Return a parameter of a primitive; functions in it, such as bodies of loops, are rewritten as well."""
     if isinstance(option, core.ClosedJaxpr):
         given = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type) for x in option.in_avals]
         return jax.make_jaxpr(lambda *given: _evaluated(option, given))(*given)

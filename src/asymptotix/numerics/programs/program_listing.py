@@ -1,4 +1,4 @@
-"""Listings of the programs of functions that the user writes, from which digests are made."""
+"""Text listings of the operations in the user's functions, as JAX traces them; digests are made from the listings."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def program_listing(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Iterator[str]:
-    """Yield the operations of a function of float64 arrays, with all constants, for a digest.
+    """Yield, as lines of text, the operations and constants of a function of float64 arrays of these ``shapes``.
 
-    Constants are rounded, because they may come from another machine. Conversions between precisions are left out, so
-    that the listing is the same in 32 and 64 bits.
+    Arrays of constants are rounded, because they may come from another machine. Conversions between precisions are left
+    out, so that the listing is the same in 32 and 64 bits.
     """
     import jax
 
@@ -29,9 +29,10 @@ def program_listing(function: Callable[..., Any], *shapes: tuple[int, ...]) -> I
 
 
 def listing(jaxpr: core.Jaxpr, constants: Sequence[ArrayLike], *, exact: bool) -> Iterator[str]:
-    """Yield the operations of a program and of all programs in it, variables numbered in order of appearance.
+    """Yield, as lines of text, the operations of a traced function and of all functions in it, such as loop bodies.
 
-    ``exact`` keeps all digits of constants, and all types; without it see :func:`program_listing`.
+    Variables are numbered in order of appearance; ``constants`` are the values of ``jaxpr.constvars``. ``exact`` keeps
+    all digits of constants, and all types; without it see :func:`program_listing`.
     """
     from jax.extend import core
 
@@ -63,7 +64,7 @@ def listing(jaxpr: core.Jaxpr, constants: Sequence[ArrayLike], *, exact: bool) -
 
 
 def _changes_precision(equation: Any) -> bool:
-    """Whether an operation only converts real numbers to real numbers, or integers to integers."""
+    """Return whether a traced operation only converts real numbers to real numbers, or integers to integers."""
     if equation.primitive.name != "convert_element_type":
         return False
     kinds = {x.aval.dtype.kind for x in (equation.invars[0], equation.outvars[0])}
@@ -89,7 +90,7 @@ def _option(option: object, exact: bool) -> Iterator[str]:
 
 
 def _number(value: object, exact: bool) -> str:
-    """Return the text of a constant with its shape; rounded to six digits unless it is exact or an integer."""
+    """Return the shape of a constant, and its hash if ``exact``, else its entries (six digits in float arrays)."""
     import jax
 
     if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.extended):

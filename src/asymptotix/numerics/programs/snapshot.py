@@ -59,9 +59,10 @@ class Snapshot:
         self._programs = {} if program is None else {"float64": program}
 
     def _program(self, dtype: str) -> Program | None:
-        """Return the program for float64 or float32, or None if it cannot be traced.
+        """Return the program for ``dtype``, "float64" or "float32"; None if the function cannot be traced.
 
-        The program for float32 is traced when it is first needed.
+        The program for float32 is traced when it is first needed. If the function has changed by then, ValueError is
+        raised.
         """
         if dtype == "float32" and dtype not in self._programs:
             # A second trace in double precision shows whether it is still the same function.
@@ -112,8 +113,8 @@ class Snapshot:
         return _again, (self.function, self.shapes, self.leading)
 
 
-#: Snapshots in use, by function, shapes and digest. A cache that still holds results of a snapshot also holds the
-#: snapshot, so that the next model of the same unchanged function finds both.
+#: Snapshots in use, by function, shapes, `leading` and digest. A cache that still holds results of a snapshot also
+#: holds the snapshot, so that the next model of the same unchanged function finds both.
 _in_use: WeakValueDictionary[tuple, Snapshot] = WeakValueDictionary()
 
 
@@ -153,7 +154,7 @@ def _again(function: Callable[..., Any], shapes: tuple[Shape, ...], leading: boo
 
 
 def _traced(function: Callable[..., Any], shapes: Sequence[Shape], dtype: DTypeLike) -> Program | None:
-    """Return the program of a function and the structure of its result; None if JAX cannot trace it."""
+    """Return the program of a function of these shapes and the structure of its result; None if JAX cannot trace it."""
     import jax
 
     given = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
@@ -166,7 +167,7 @@ def _traced(function: Callable[..., Any], shapes: Sequence[Shape], dtype: DTypeL
 
 
 def _with_derivative(traced: core.ClosedJaxpr, shapes: Sequence[Shape]) -> Iterator[str]:
-    """Yield the listing of a program, and of its derivative if the user has given a rule for it."""
+    """Yield the lines of the listing of a program, and of its derivative if the user has written a rule for it."""
     import jax
     from jax.extend import core
 
@@ -186,7 +187,7 @@ def _with_derivative(traced: core.ClosedJaxpr, shapes: Sequence[Shape]) -> Itera
 
 
 def _has_own_rules(jaxpr: core.Jaxpr) -> bool:
-    """Whether a program contains functions with derivative rules of the user; JAX's, as of ``relu``, do not count."""
+    """Return whether a program has derivative rules of the user; those of JAX, as for ``relu``, do not count."""
     import jax
 
     def is_own(equation: core.JaxprEqn) -> bool:
@@ -202,7 +203,7 @@ def _has_own_rules(jaxpr: core.Jaxpr) -> bool:
 
 
 def _inner(option: object) -> Iterator[core.Jaxpr]:
-    """Yield the programs in an option of an operation."""
+    """Yield the programs in one parameter of a traced operation, such as the body of a loop, also from nested lists."""
     from jax.extend import core
 
     if isinstance(option, core.ClosedJaxpr):

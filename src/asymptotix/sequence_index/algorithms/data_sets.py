@@ -15,7 +15,7 @@ from .tokens import DrawnTokens, Tokens
 
 
 class DataSets(NamedTuple):
-    """Data sets of several seeds: tokens, teachers (S, P, D), side information (S, P, D), observations (S, N, ...)."""
+    """S data sets of N samples: tokens, teachers (S, P, D), side information (S, P, D), observations (S, N, ...)."""
 
     tokens: Tokens
     teacher: Array
@@ -36,9 +36,10 @@ class DataSets(NamedTuple):
 def draw_data(
     channel: Channel, samples: int, dim: int, seeds: Sequence[int], side_information: float, *, stream: bool = False
 ) -> DataSets:
-    """Draw the data of every seed; they depend on (seed, samples, dim) only.
+    """Draw one data set per seed, with N = ``samples`` and D = ``dim``; it depends on (seed, samples, dim) only.
 
-    With ``stream`` the tokens are not kept but drawn again in every pass.
+    ``side_information`` is the overlap of the side information with the teacher. With ``stream`` the tokens are not
+    kept in memory but drawn again in every pass.
     """
     keys, teacher, side = draw_weights(seeds, samples, channel.indices, dim, side_information)
     tokens: Tokens = drawn_tokens(channel, keys, samples, dim)
@@ -50,7 +51,10 @@ def draw_data(
 
 
 def _observed(channel: Channel, Z: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """Return observations of samples. Padding the samples to a power of two limits the number of compiled programs."""
+    """Return the observations (n, ...) of index matrices Z (n, P, M) with observation noise (n, k).
+
+    Samples are padded to a power of two, so that few programs are compiled.
+    """
     more = (1 << (len(Z) - 1).bit_length()) - len(Z)
     rows = np.minimum(np.arange(len(Z) + more), len(Z) - 1)
     return np.asarray(channel.observe(Z[rows], noise[rows]))[: len(Z)]
@@ -63,7 +67,7 @@ def _noise(channel: Channel, samples: int, dim: int, seeds: Sequence[int]) -> np
 
 
 def drawn_tokens(channel: Channel, keys: np.ndarray, samples: int, dim: int) -> DrawnTokens:
-    """Return the tokens of data sets with the given keys (S, 2)."""
+    """Return the tokens of S data sets with random keys (S, 2); they are drawn again in every pass."""
     groups = None if channel.groups is None else tuple(int(group) for group in channel.groups)
     parts = 1 if groups is None else max(groups) + 1
     return DrawnTokens(keys, (len(keys), samples, parts * channel.tokens, dim), groups)

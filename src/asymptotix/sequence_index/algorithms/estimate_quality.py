@@ -17,22 +17,22 @@ from ...numerics.quadrature import sobol_normals
 from .. import streams
 from ..channels.protocol import Channel
 
-#: Number of last overlaps that must not move in a converged run.
+#: Number of last iterations in which no overlap may move in a converged run.
 _LAST = 4
-#: Number of last overlaps in which a drift is searched, and the smallest number that shows its noise.
+#: Number of last iterations in which a drift is searched, and the smallest number of overlaps that shows its noise.
 _DRIFTING, _FEWEST = 8, 4
-#: Number of standard errors that a drift must exceed; by chance one run in forty does.
+#: Number of standard errors that a drift must exceed. By chance one run in forty exceeds three.
 _BEYOND_NOISE = 3.0
 
 
 def settled(
     overlap: np.ndarray, tolerance: float, share: float = 1.0, *, ended_early: bool = False
 ) -> tuple[Status, str]:
-    """Return the status of a run and its sentence, from the finite overlaps (T, P, P) after every iteration.
+    """Return the status of a run and its status text, from the finite overlaps (T, P, P) after T iterations.
 
     A run has converged if no diagonal overlap moved by ``tolerance`` in one of the last iterations, and none drifted by
-    ``tolerance`` over a longer window and beyond its noise. With damping, moves are divided by the ``share`` of a full
-    step. A run that ``ended_early`` used fewer iterations than allowed, because state evolution was steady.
+    ``tolerance`` over a longer window and beyond its noise. Moves are divided by ``share``, the damping of the run
+    (1 is undamped). ``ended_early``: the run used fewer iterations than allowed, because state evolution was steady.
     """
     if len(overlap) < 2:
         words = "not converged: one iteration cannot show whether the overlap still moves; increase iterations"
@@ -50,7 +50,7 @@ def settled(
 
 
 def _drift(q: np.ndarray) -> float:
-    """Return the largest drift per iteration of overlaps (T, P) that exceeds its noise and lasts to the end, or 0."""
+    """Return the largest drift per iteration of P overlaps (T, P), or 0 if none exceeds its noise until the end."""
     if len(q) < _FEWEST:
         return 0.0
     slope, error = _line(q)
@@ -68,7 +68,7 @@ def _line(q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def overlaps(W: Array, teacher: Array, channel: Channel) -> np.ndarray:
-    """Return the overlap (S, P, P) of estimates (S, P, D) with teachers, up to the symmetry of the model.
+    """Return the overlap (S, P, P) of estimates W (S, P, D) with teachers (S, P, D), up to the model's symmetry.
 
     If every row may change its sign on its own, :func:`overlap_matrices` is used; otherwise :func:`projected_overlaps`.
     """
@@ -81,9 +81,9 @@ def overlaps(W: Array, teacher: Array, channel: Channel) -> np.ndarray:
 
 
 def overlap_matrices(cross: np.ndarray, size: np.ndarray, square: np.ndarray) -> np.ndarray:
-    """Return overlap[i, j] = (w_i.w*_j)(w_i.w*_i)/(|w_i|^2 |w*_i||w*_j|); zero for an estimate that is zero.
+    """Return overlap[i, j] = (w_i.w*_j)(w_i.w*_i)/(|w_i|^2 |w*_i||w*_j|), (..., P, P); zero where w_i is zero.
 
-    The arguments are W W*^T (..., P, P), |w|^2 and |w*|^2 (..., P).
+    ``cross`` is W W*^T (..., P, P), ``size`` the |w_i|^2 (..., P) of the estimate, ``square`` those of the teacher.
     """
     norm = np.sqrt(square)
     own = np.einsum("...pp->...p", cross)
@@ -92,11 +92,11 @@ def overlap_matrices(cross: np.ndarray, size: np.ndarray, square: np.ndarray) ->
 
 
 def projected_overlaps(cross: np.ndarray, gram: np.ndarray, square: np.ndarray) -> np.ndarray:
-    """Return S^{-1/2} M^T G^+ M S^{-1/2} with M = W W*^T, G = W W^T, S = W* W*^T: the teacher in the estimate's span.
+    """Return S^{-1/2} M^T G^+ M S^{-1/2}, (n, P, P), the part of the teacher W* in the span of the estimate W.
 
-    An estimate O W with any invertible matrix O has the same overlap, so that the symmetry of the model need not be
-    known. In the limit of large D the overlap is Q: there M = O Q and G = O Q O^T. For one index it is the squared
-    cosine. A random direction of the teacher has the overlap rank(W)/D.
+    ``cross`` is M = W W*^T, ``gram`` G = W W^T, ``square`` S = W* W*^T, each (n, P, P). An estimate O W with any
+    invertible O has the same overlap, so that the symmetry of the model need not be known. In the limit of large D the
+    overlap is Q. For one index it is the squared cosine. A random direction of the teacher has the overlap rank(W)/D.
     """
     found = []
     for M, G, S in zip(cross, gram, square, strict=True):
@@ -106,7 +106,7 @@ def projected_overlaps(cross: np.ndarray, gram: np.ndarray, square: np.ndarray) 
 
 
 def estimation_error(W: np.ndarray, teacher: np.ndarray, channel: Channel) -> float:
-    """Return |W*^T W* - W^T W|_F^2 / D^2, which tends to P - |Q|_F^2 (the paper prints 1 instead of P)."""
+    """Return |W*^T W* - W^T W|_F^2 / D^2 for W (P, D), which tends to P - |Q|_F^2 (the paper prints 1, not P)."""
     pairs = ((teacher, teacher), (W, W), (W, teacher))
     grams = [a @ b.T / W.shape[1] * channel.same_part for a, b in pairs]
     return float((grams[0] ** 2).sum() + (grams[1] ** 2).sum() - 2 * (grams[2] ** 2).sum())
@@ -115,7 +115,7 @@ def estimation_error(W: np.ndarray, teacher: np.ndarray, channel: Channel) -> fl
 def fresh_fields(
     W: np.ndarray, teacher: np.ndarray, tokens: int, same: np.ndarray | float = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the fields (n, P, M) of an estimate and of the teacher on fresh data.
+    """Return the fields (n, P, M) of an estimate W (P, D) and of the teacher (P, D) on n fresh samples.
 
     Fresh Gaussian tokens enter only through the 2P projections on W and W*, whose joint law given the weights is
     exactly Gaussian. Drawing these projections is drawing new data, at a cost that does not grow with D. ``same``
@@ -130,14 +130,17 @@ def fresh_fields(
 
 
 def errors(channel: Channel, W: np.ndarray, teacher: np.ndarray, V: np.ndarray) -> dict[str, float]:
-    """Return the errors that a run reports, by name, for W (P, D) with posterior covariance V (P, P)."""
+    """Return error name -> value for an estimate W (P, D) of a teacher (P, D) with posterior covariance V (P, P)."""
     bayes, plugin = fresh_errors(channel, W, teacher, V)
     own = estimation_error(W, teacher, channel)
     return {"test_error": bayes, "plugin_error": plugin, "estimation_error": own}
 
 
 def fresh_errors(channel: Channel, W: np.ndarray, teacher: np.ndarray, V: np.ndarray) -> tuple[float, float]:
-    """Return the errors of the posterior-mean prediction and of the plug-in prediction on fresh data."""
+    """Return the squared errors on fresh data of the posterior-mean output and of the output at W, in this order.
+
+    W and teacher are (P, D); V (P, P) is the posterior covariance of the rows of W.
+    """
     P, M = channel.indices, channel.tokens
     omega, Z = fresh_fields(W, teacher, M, channel.same_part)
     nodes = sobol_normals(2**4, P * M, streams.FRESH_POSTERIOR).reshape(-1, P, M)

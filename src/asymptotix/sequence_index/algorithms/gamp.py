@@ -38,11 +38,11 @@ from .schedule import PlanNodes, Stage, joint_stage, learning_stages
 
 STARTS = ("auto", "staged", "side_information", "random")
 VARIANCES = ("state_evolution", "empirical")
-#: Number of nodes of a plan, on a CPU and on an accelerator. A CPU takes half as many if a run has fewer samples and
-#: overlaps are diagonal: A of two layers is then known to 1 %, while on N samples it scatters by 160 %/sqrt(N).
+#: Number of nodes for the averages of a plan, on a CPU and on an accelerator. A CPU takes half as many if a run has
+#: fewer samples and diagonal overlaps: A of two layers is then known to 1 %; on N samples it scatters by 160 %/sqrt(N).
 _PLAN_NODES = 2**11, 2**13
-#: Largest number of samples whose posterior is timed before the first run, for slow channels and for others. Where runs
-#: have fewer samples, the program compiled for the timing serves the first runs too.
+#: Largest number of samples whose posterior is timed before the first run, for slow channels and for others. If a run
+#: has fewer samples, the program that is compiled for the timing serves the first runs too.
 _TIMED_SLOW, _TIMED = 2**6, 2**12
 #: Seconds of preparation, or of estimated work, from which a progress line is shown before the first run.
 _SILENT_SECONDS = 3.0
@@ -75,7 +75,7 @@ class GAMP(AlgorithmOnSamples):
     damping : float
         Share of the new iterate, in (0, 1]; 1 is undamped.
     jitter : float
-        Added to V inside g_out.
+        Number that is added to the diagonal of V inside g_out.
     start_scale : float
         Standard deviation of the random start.
     stream : bool, optional
@@ -191,13 +191,16 @@ class GAMP(AlgorithmOnSamples):
         seeds: Sequence[int],
         progress: Progress,
     ) -> Iterator[tuple[int, int, Outcome]]:
-        """Run one point after the other; show an upper estimate of the total time before the first point."""
+        """Show an upper estimate of the total time, then run one point after the other.
+
+        Yield (position in ``points``, position in ``seeds``, outcome).
+        """
         assert dim is not None  # the verb asks for it
         self._announce(sequence_theory_of(problem), list(self._runs(points, dim, seeds)), progress)
         yield from super().run_points(problem, points, dim=dim, seeds=seeds, progress=progress)
 
     def _announce(self, theory: SequenceIndexTheory, points: Sequence[PointRuns], progress: Progress) -> None:
-        """Show an upper estimate of the time of all runs, from the time of a posterior, and a line while compiling."""
+        """Time one posterior, show an upper estimate of the time of all runs, and a progress line while compiling."""
         with ThreadPoolExecutor(1) as pool:
             timed = pool.submit(_seconds_per_posterior, theory.channel, points[0].samples * len(points[0].seeds))
             if not wait([timed], timeout=_SILENT_SECONDS).done:
@@ -214,7 +217,7 @@ class GAMP(AlgorithmOnSamples):
             progress.announce(f"at most about {clock(seconds)} for {count} {'run' if count == 1 else 'runs'}")
 
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
-        """Run the seeds of a point, together as far as memory allows."""
+        """Run the seeds of a point, together as far as memory allows; yield (position of the seed, outcome)."""
         theory = sequence_theory_of(problem)
         stream, together = self._memory_plan(theory.channel, runs.samples, runs.dim)
         firsts, parts = zip(*runs.batches(together), strict=True)
@@ -236,7 +239,10 @@ class GAMP(AlgorithmOnSamples):
         return "side_information" if theory.problem.side_information > 0 else "staged"
 
     def _batch(self, theory: SequenceIndexTheory, runs: PointRuns, stream: bool, seeds: Sequence[int]) -> GampBatch:
-        """Return a batch of the runs at a point, with data drawn and programs compiled."""
+        """Return the runs of some ``seeds`` at a point, with data drawn and (on an accelerator) programs compiled.
+
+        ``stream``: tokens are drawn again in every pass.
+        """
         side, channel = theory.problem.side_information, theory.channel
         options = BatchOptions(
             staged=self._start(theory) == "staged",
@@ -279,7 +285,7 @@ class GAMP(AlgorithmOnSamples):
 
 
 def _seconds_per_posterior(channel: Channel, samples: int) -> float:
-    """Return the time per sample of a posterior at overlap 1/2; the first evaluation, which compiles, is not timed."""
+    """Return the seconds per sample of a posterior at overlap 1/2; the first call, which compiles, is not timed."""
     P, M = channel.indices, channel.tokens
     most = _TIMED_SLOW if channel.cost > 1 else _TIMED
     rng = np.random.default_rng(streams.PLAN_NODES)
@@ -293,7 +299,7 @@ def _seconds_per_posterior(channel: Channel, samples: int) -> float:
 
 
 class _Way(NamedTuple):
-    """Options of :class:`GAMP` on which the plan of a run depends."""
+    """Options of :class:`GAMP` on which the plan of a run depends; ``staged``: directions enter one after another."""
 
     staged: bool
     variances: str
@@ -308,7 +314,10 @@ _PLANS_LOCK = threading.Lock()
 
 
 def planned(theory: SequenceIndexTheory, samples: int, dim: int, way: _Way, say: Say) -> list[Stage]:
-    """Return the plan of runs with this number of samples, made once per problem and alpha and then kept."""
+    """Return the plan (list of stages) of runs with these samples and dim; it is kept per problem, alpha and options.
+
+    ``say`` receives progress messages while a plan is made.
+    """
     count = _plan_count(theory, samples)
     key = (theory.problem, samples / dim, count, way)
     with _PLANS_LOCK:
@@ -334,7 +343,7 @@ def _made_plan(theory: SequenceIndexTheory, alpha: float, count: int, way: _Way,
 
 
 def _plan_count(theory: SequenceIndexTheory, samples: int) -> int:
-    """Return the number of nodes for the plan of runs with this number of samples."""
+    """Return the number of nodes of averages for the plan of runs with this number of samples."""
     most = _PLAN_NODES[not on_cpu()]
     least = most // 2 if on_cpu() and theory.channel.diagonal else most
     least = min(theory.state_evolution.nodes.affordable(most), least)

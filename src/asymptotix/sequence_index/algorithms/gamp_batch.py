@@ -24,7 +24,7 @@ from .spectral_start import spectral_start
 #: If alpha E|g|^2 of an index with variance below _TESTED exceeds theory by the factor _LAG plus four standard errors,
 #: the run continues with variances from its own data and with at most the damping _OWN_DAMPING.
 _LAG, _TESTED, _OWN_DAMPING = 1.25, 0.95, 0.8
-#: If the relative distance of the spectral eigenvalue from the next is below this, the start may be noise.
+#: Least relative distance of the spectral eigenvalue from the next; below it the status warns of a start that is noise.
 _DETACHED = 0.03
 
 
@@ -46,11 +46,12 @@ class BatchOptions(NamedTuple):
 
 
 class GampBatch:
-    """Runs of several seeds at one point.
+    """Runs of S seeds at one point.
 
     Attributes
     ----------
     state : MessageState
+        Current estimates of all runs.
     own_precision : array of bool (S,)
         Mask of the runs that take A from their own data instead of the plan.
     """
@@ -117,7 +118,7 @@ class GampBatch:
         self.record.add_start(state, stage.entering, eigenvalues, gaps)
 
     def _iterate(self, stage: Stage, t: int, number: int) -> np.ndarray:
-        """Do one iteration of stage ``number``; return alpha times the mean of |g|^2, (S, P)."""
+        """Do iteration t (from 0) of a stage with this ``number``; return alpha times the mean of |g|^2, (S, P)."""
         damping = self.options.damping
         cautious = self.own_precision & self.options.staged
         report = mp.iterate(
@@ -141,8 +142,9 @@ class GampBatch:
     def _watch(self, stage: Stage, t: int, second_moment: np.ndarray) -> None:
         """Switch runs whose data contradict the prescribed variances to variances from their own data.
 
-        If V is smaller than the true error, alpha E|g|^2 exceeds A = Qhat(V). Small systems sometimes lag behind state
-        evolution; the prescribed variances would then drive them far off the Nishimori line.
+        ``second_moment`` (S, P) is alpha times the mean of |g|^2 in iteration t of the stage. If V is smaller than
+        the true error, it exceeds A = Qhat(V). Small systems sometimes lag behind state evolution; the prescribed
+        variances would then drive them far off the Nishimori line.
         """
         if self.options.empirical or not self.options.staged:
             return
@@ -154,7 +156,7 @@ class GampBatch:
 
 
 class GampRecord:
-    """Measurements on the runs of a batch after every iteration, and how each run ended.
+    """Measurements on S runs of a batch after every iteration, and how each run ended.
 
     Attributes
     ----------
@@ -165,7 +167,7 @@ class GampRecord:
     stage : list of int
         Number of the stage of every iteration.
     eigenvalue, gap, spectral_overlap : arrays (S, P)
-        Results of every row's spectral start; nan for rows without one.
+        Eigenvalue, its relative distance to the next, and overlap of every row's spectral start; nan without one.
     residual : array (S, P)
         Residual of the spectral start of rows for which Lanczos did not converge; otherwise nan.
     failure : list of str
@@ -188,7 +190,7 @@ class GampRecord:
 
     @property
     def all_failed(self) -> bool:
-        """Whether no run is left."""
+        """Whether all runs have failed."""
         return all(self.failure)
 
     def add_lost(self, lost: np.ndarray, samples: int) -> None:
@@ -204,13 +206,16 @@ class GampRecord:
             self.failure[k] = self.failure[k] or f"failed: {reason(k)} after {len(self.overlap)} iterations"
 
     def add_start(self, state: mp.MessageState, rows: np.ndarray, eigenvalues: np.ndarray, gaps: np.ndarray) -> None:
-        """Record the spectral start of the ``rows`` (a mask (P,)): eigenvalues (S,) and gaps (S,) to the next ones."""
+        """Record the spectral start of ``rows``, a mask (P,): eigenvalues (S,), relative gaps to the next ones (S,)."""
         found = np.einsum("spp->sp", overlaps(state.W, self.teacher, self.channel))
         self.eigenvalue[:, rows], self.gap[:, rows] = eigenvalues[:, None], gaps[:, None]
         self.spectral_overlap[:, rows] = found[:, rows]
 
     def add_iteration(self, state: mp.MessageState, data_variance: np.ndarray, stage: int) -> None:
-        """Record the state after an iteration, and the diagonals (S, P) that V would have with the data's own A."""
+        """Record the state after an iteration, and ``data_variance`` (S, P), the diagonal of V from the data's own A.
+
+        ``stage`` is the number of the stage.
+        """
         self.kept += [not failure for failure in self.failure]
         self.overlap.append(overlaps(state.W, self.teacher, self.channel))
         self.variance.append(np.einsum("spp->sp", state.V).copy())
@@ -220,7 +225,10 @@ class GampRecord:
     def outcome(
         self, k: int, state: mp.MessageState, stages: Sequence[Stage], options: BatchOptions, contradicted: bool
     ) -> Outcome:
-        """Return the outcome of run k; see :meth:`_doubts` for ``contradicted``."""
+        """Return the outcome of run k, with traces up to its failure if it failed.
+
+        ``contradicted``: its data did not fit the prescribed variances, so that measured variances replaced them.
+        """
         overlap, variance, data_variance = (
             np.array(trace)[: self.kept[k], k] for trace in (self.overlap, self.variance, self.data_variance)
         )
@@ -248,7 +256,7 @@ class GampRecord:
         return Outcome(values, status, words=words + self._doubts(k, stages, contradicted))
 
     def _doubts(self, k: int, stages: Sequence[Stage], contradicted: bool) -> str:
-        """Return the words of the status that name doubts about run k; empty if there are none.
+        """Return the part of the status text that names doubts about run k; empty if there are none.
 
         ``contradicted``: its data did not fit the variances of state evolution, so that measured ones replaced them.
         """

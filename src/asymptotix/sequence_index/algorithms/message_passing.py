@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class MessageState:
-    """Estimate W (S, P, D), last scores g (S, N, P, M), V and the reaction coefficient C (S, P, P)."""
+    """Estimates W (S, P, D), last scores g (S, N, P, M), covariances V and reaction coefficients C, both (S, P, P)."""
 
     W: Array
     g: Array
@@ -43,7 +43,7 @@ class MessageState:
 
     @classmethod
     def at_prior(cls, channel: Channel, data: DataSets) -> MessageState:
-        """Return W = 0 with the variances of the prior."""
+        """Return the state with W = 0, g = 0 and the covariances of the prior, V = C = I."""
         S, P = data.teacher.shape[:2]
         return cls(
             W=placed(np.zeros(data.teacher.shape)),
@@ -74,9 +74,9 @@ class BlockPosterior(NamedTuple):
 def posterior_in_runs(
     channel: Channel, observation: Array, omega: Array, V: Array, numbers: np.ndarray | None = None
 ) -> Posterior:
-    """Return the posteriors of samples, as accurate as in averages: their errors change overlaps by 1e-3 at most.
+    """Return the posteriors of n samples, see :meth:`Channel.posterior`; their errors change overlaps by 1e-3 at most.
 
-    Draws of a posterior depend on the ``numbers`` of the samples only, not on other samples of the same call.
+    The random draws of a posterior depend on the sample's number in ``numbers`` (n,), not on other samples.
     """
     accuracy = POSTERIOR_ACCURACY if numbers is None else replace(POSTERIOR_ACCURACY, numbers=numbers)
     V = np.asarray(V, np.float32)
@@ -92,9 +92,10 @@ def posterior_at(
     active: np.ndarray,
     jitter: float = 0.0,
 ) -> BlockPosterior:
-    """Return the posterior of some samples of all seeds, at the fields ``raw`` = X W / sqrt(D) minus the reaction term.
+    """Return the posterior of the samples ``rows`` of all seeds.
 
-    ``active`` (P, P) projects on the directions that are iterated; ``jitter`` is added to V.
+    The fields are ``raw`` = X W / sqrt(D), (S, n, P, M), minus the reaction term, projected by ``active`` (P, P) on the
+    directions that are iterated. ``jitter`` is added to the diagonal of V.
     """
     omega = _corrected(raw, np.float32(state.reaction), state.g[:, rows], np.float32(active))
     seeds, samples, *each = omega.shape
@@ -109,7 +110,10 @@ def posterior_at(
 def covariance_along(
     channel: Channel, data: DataSets, state: MessageState, frame: np.ndarray, active: np.ndarray
 ) -> np.ndarray:
-    """Return the posterior covariance (S, N, k, M, k, M) of frame^T Z at the fields of the active directions."""
+    """Return the posterior covariance (S, N, k, M, k, M) of frame^T Z, for orthonormal columns ``frame`` (P, k).
+
+    ``active`` (P, P) projects the fields on the directions that are iterated.
+    """
     parts = []
     for rows, X in data.tokens.blocks():
         may_stop()
@@ -121,21 +125,22 @@ def covariance_along(
 
 
 def _times(matrices: Array, fields: Array) -> Array:
-    """Multiply matrices (S, P, P) with fields (S, n, P, M)."""
+    """Return the products (S, n, P, M) of matrices (S, P, P) with fields (S, n, P, M)."""
     return array_namespace(fields).einsum("spq,snqm->snpm", matrices, fields)
 
 
 @compiled_for_jax
 def _corrected(raw: Array, reaction: Array, g: Array, active: Array) -> Array:
-    """Return the fields omega (S, n, P, M): raw fields minus the reaction term, in the active directions."""
+    """Return omega = active (raw - C g), (S, n, P, M), for fields ``raw``, scores g and C = ``reaction`` (S, P, P)."""
     return array_namespace(raw).einsum("pq,snqm->snpm", active, raw - _times(reaction, g))
 
 
 @compiled_for_jax
 def _scores(shift: Array, covariance: Array, V: Array, gain: Array) -> tuple[Array, Array, Array, Array]:
-    """Return g, the sums over samples of sum_m Cov_mm (S, P, P) and |g|^2 (S, P), and the number of lost samples.
+    """Return scores g (S, n, P, M) and sums over samples: sum_m Cov_mm (S, P, P), |g|^2 (S, P), lost samples (S,).
 
-    A lost sample gets the prior's values, so that the other runs of a batch can continue; its own run has failed.
+    g is ``gain`` (S, P, P) times the posterior's shift. A sample without a finite posterior is lost: it gets the
+    prior's values, so that the other runs of a batch can continue; its own run has failed.
     """
     xp = array_namespace(shift)
     lost = ~(xp.isfinite(shift).all((2, 3)) & xp.isfinite(covariance).all((2, 3, 4, 5)))
@@ -156,7 +161,10 @@ def _moved(
 
 
 def empirical_precision(alpha: float, V: np.ndarray, traced: np.ndarray, tokens: int) -> np.ndarray:
-    """Return A = -alpha E sum_m (d g_out)_mm, (..., P, P), from ``traced``, the mean over the data of sum_m Cov_mm."""
+    """Return A = -alpha E sum_m (d g_out)_mm, (..., P, P), with d g_out = V^{-1} Cov V^{-1} - V^{-1} for every token m.
+
+    ``traced`` (..., P, P) is the mean over samples of sum_m Cov_mm; ``tokens`` is their number M.
+    """
     inverse = np.linalg.inv(V)
     A = alpha * (tokens * inverse - inverse @ traced @ inverse)
     return 0.5 * (A + A.swapaxes(-1, -2))
@@ -165,7 +173,7 @@ def empirical_precision(alpha: float, V: np.ndarray, traced: np.ndarray, tokens:
 def weight_covariance(A: np.ndarray, side_information: float) -> np.ndarray:
     """Return C = (I/(1-l) + A)^{-1}, (..., P, P), with l the overlap of the side information.
 
-    A sampled A may have negative eigenvalues; the variance then exceeds the prior's, here at most by a factor of two.
+    If A is measured on data, it may have negative eigenvalues. They are limited so that C is at most twice the prior's.
     """
     prior = np.eye(A.shape[-1]) / (1 - side_information)
     return np.linalg.inv(prior + psd_project(A + 0.5 * prior) - 0.5 * prior)
@@ -201,7 +209,7 @@ def iterate(
     side_information: float,
     jitter: float = 0.0,
 ) -> IterationReport:
-    """Do one iteration, in place.
+    """Do one iteration of message passing on all data sets; ``state`` is changed in place.
 
     Parameters
     ----------
@@ -210,13 +218,13 @@ def iterate(
     precision : array (P, P) or (S, P, P)
         Prescribed A.
     own_precision : array of bool (S,)
-        Data sets that use the A measured on themselves instead.
+        Mask of the data sets that use A measured on themselves instead.
     damping : array (S,)
         Share of the new iterate.
     side_information : float
         Overlap l of the side information with the teacher.
     jitter : float
-        Added to V inside g_out.
+        Number that is added to the diagonal of V inside g_out.
     """
     V = np.asarray(state.V, float)
     V_seen = V + jitter * np.eye(len(active))

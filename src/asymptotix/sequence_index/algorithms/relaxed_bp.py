@@ -105,7 +105,7 @@ class RelaxedBP(AlgorithmOnSamples):
         refuse_beyond_memory(needed, f"one run ({runs.label}, dim={dim})", "a smaller dim or alpha")
 
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
-        """Run one seed after the other."""
+        """Run one seed after the other; yield (position of the seed, outcome)."""
         theory, dim = sequence_theory_of(problem), runs.dim
         channel, side = theory.channel, theory.problem.side_information
         precision = self._precision(theory, runs.samples / dim)
@@ -114,7 +114,7 @@ class RelaxedBP(AlgorithmOnSamples):
             yield k, _run(messages, precision, self.tolerance, progress, label)
 
     def _precision(self, theory: SequenceIndexTheory, alpha: float) -> list[np.ndarray | None]:
-        """Return A of every iteration; None if it is measured on the data."""
+        """Return one prescribed A (P, P) per iteration, or None per iteration if A is measured on the data."""
         if self.variances == "empirical":
             return [None] * self.iterations
         averages = averager(theory.channel, theory.state_evolution.nodes.affordable(2**11), 1, seed=streams.PLAN_NODES)
@@ -123,7 +123,7 @@ class RelaxedBP(AlgorithmOnSamples):
 
 
 class Messages:
-    """Messages of one data set.
+    """Messages of relaxed belief propagation on one data set of N samples.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ class Messages:
             raise FloatingPointError("the messages are not finite")
 
     def _scores(self, omega: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the scores g (N, P, M, D) of all messages, and the mean of sum_m Cov_mm."""
+        """Return the scores g (N, P, M, D) at fields omega (N, P, M, D), and the mean of sum_m Cov_mm (P, P)."""
         N, P, M, D = omega.shape
         flat = np.moveaxis(omega, 3, 1).reshape(N * D, P, M)
         observation = np.asarray(self.data.observation[0])

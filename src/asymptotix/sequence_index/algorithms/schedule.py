@@ -34,8 +34,8 @@ from .spectral_theory import SpectralTheory, spectral_theory, uninformative
 SMALLEST_VARIANCE = 1e-6
 #: Variance below which a direction counts as known: a stage does not wait until its variance is steady.
 _KNOWN = 1e-4
-#: Overlap ascribed to a direction that cannot be learned by state evolution, and number of iterations in which smaller
-#: overlaps still count as moving. Later they do not: averages over nodes keep scattering by up to this overlap.
+#: Overlap ascribed to a direction that cannot be learned by state evolution, and number of iterations in which changes
+#: of smaller overlaps still count. Later they do not: averages over nodes keep scattering by up to this overlap.
 _HOPELESS, _TRIED = 1e-3, 6
 #: Number of nodes of spectral starts; channels with slow posteriors use fewer.
 _SPECTRAL_NODES = 2**12
@@ -47,7 +47,7 @@ _INTERMEDIATE = 40
 
 @dataclass(frozen=True)
 class Stage:
-    """Part of a run during which the subspace of iterated indices does not change.
+    """Part of a run of T iterations during which the subspace of iterated index directions does not change.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class Stage:
 
     @classmethod
     def unplanned(cls, indices: int, iterations: int) -> Stage:
-        """Return a stage of all indices at once, with variances from the data."""
+        """Return a stage of all indices at once, with nan for V and ``precision``, which then come from the data."""
         none = np.full((iterations + 1, indices, indices), np.nan)
         return cls(np.zeros((indices, 0)), np.eye(indices), uninformative(0.0, 0), np.nan, none, none[1:])
 
@@ -112,7 +112,7 @@ class PlanNodes:
         self.averages = evolution.nodes.for_plan(count)
 
     def growth(self, V: np.ndarray, rest: np.ndarray) -> Instability:
-        """Return the instability of the directions ``rest`` (P, d), where the other directions have variances V."""
+        """Return the instability of the directions ``rest`` (orthonormal columns (P, d)) at covariance V (P, P)."""
         evolution, nothing = self.evolution, rest.shape[1] == len(V)
         if evolution.channel.diagonal:
             curvature = curvature_at_zero(evolution.channel).value[None] if nothing else self.averages(V).curvature
@@ -134,7 +134,10 @@ def joint_stage(
     damping: float,
     say: Say = quietly,
 ) -> Stage:
-    """Return the stage of all indices at once, from the overlap of the side information."""
+    """Return a stage in which all indices are iterated at once, from the overlap of the side information.
+
+    ``say`` receives progress messages.
+    """
     P = evolution.channel.indices
     V = (1 - evolution.side_information) * np.eye(P)
     trajectory = _trajectory(evolution, averages, alpha, V, np.eye(P), iterations, damping, 0.0, say)
@@ -142,7 +145,7 @@ def joint_stage(
 
 
 class SpectralNodes:
-    """Nodes of spectral starts; posteriors at zero overlap are computed once for every alpha."""
+    """Nodes for the theory of spectral starts; posteriors at zero overlap are computed once and serve every alpha."""
 
     def __init__(self, channel: Channel, count: int) -> None:
         self.channel = channel
@@ -157,7 +160,7 @@ class SpectralNodes:
         return Z, weights, posterior.covariance
 
     def theory(self, V: np.ndarray, frame: np.ndarray, alpha: float) -> SpectralTheory:
-        """Return the theory of a start of the directions ``frame`` (P, k); the other directions have variances V."""
+        """Return the theory of a start of the directions ``frame`` (orthonormal columns (P, k)) at covariance V."""
         Z, weights, covariance = self._at_nothing if np.array_equal(V, np.eye(len(V))) else self._at(V)
         inside = np.einsum("pi,npmqk,qj->nimjk", frame, covariance, frame, optimize=True)
         mask = same_part(frame, self.channel.groups)
@@ -168,7 +171,10 @@ class SpectralNodes:
 def learning_stages(
     nodes: PlanNodes, alpha: float, *, iterations: int, damping: float, say: Say = quietly
 ) -> list[Stage]:
-    """Return one stage per set of directions, the most unstable first; ``iterations`` bounds the last, joint stage."""
+    """Return one stage per set of directions that enter together, the most unstable set first.
+
+    A stage has at most ``iterations`` iterations, and all but the last at most 40. ``say`` receives progress messages.
+    """
     evolution = nodes.evolution
     P = evolution.channel.indices
     V, active, stages = np.eye(P), np.zeros((P, P)), []
@@ -191,7 +197,7 @@ def learning_stages(
 
 
 class _Entering(NamedTuple):
-    """Directions (P, k) that enter next, their growth alpha lambda, and whether they start without an estimate."""
+    """Directions (P, k) that enter next, their growth alpha lambda, and whether they need no spectral start."""
 
     frame: np.ndarray
     growth: float
@@ -199,16 +205,16 @@ class _Entering(NamedTuple):
 
 
 def _not_active(evolution: StateEvolution, active: np.ndarray) -> np.ndarray:
-    """Return orthonormal columns (P, d): directions on which the output depends and which are not iterated yet."""
+    """Return orthonormal columns (P, d): directions on which outputs depend, outside the range of ``active`` (P, P)."""
     if evolution.channel.diagonal:
         return np.eye(len(active))[:, np.diag(active) < 0.5]
     return _range(evolution.visible @ evolution.visible.T - active, evolution.channel, 0.5)
 
 
 def _range(matrix: np.ndarray, channel: Channel, least: float) -> np.ndarray:
-    """Return the eigenvectors with eigenvalues above ``least`` of a positive matrix, each within one part of the data.
+    """Return the eigenvectors (P, k) of a positive matrix (P, P) with eigenvalues above ``least``, as columns.
 
-    The eigenvectors are orthonormal columns.
+    Each eigenvector has entries only for rows that act on the same block of the data.
     """
     if channel.diagonal or channel.groups is None:
         blocks = [np.arange(len(matrix))]
@@ -225,7 +231,7 @@ def _range(matrix: np.ndarray, channel: Channel, least: float) -> np.ndarray:
 
 
 def _next(nodes: PlanNodes, V: np.ndarray, rest: np.ndarray, alpha: float) -> _Entering:
-    """Return the most unstable of the directions ``rest``; all of them if none is unstable."""
+    """Return the most unstable of the directions ``rest`` (P, d) at covariance V (P, P); all if none is unstable."""
     channel, found = nodes.evolution.channel, nodes.growth(V, rest)
     if found.starts_by_itself:
         return _Entering(_range(found.moment, channel, NO_MOMENT), np.inf, True)
@@ -244,7 +250,11 @@ def _trajectory(
     steady: float,
     say: Say = quietly,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return variances and precisions of at most ``iterations`` steps; end when logits move by less than ``steady``."""
+    """Return V before every iteration and after the last, (T+1, P, P), and precisions A (T, P, P), from a start V.
+
+    ``active`` (P, P) projects on the directions that are iterated. The sequence ends after ``iterations`` steps, or
+    when no logit of an overlap moves by ``steady`` or more (0: never).
+    """
     Vs, precisions = [V], []
     prior, moments = np.eye(len(V)) / (1 - evolution.side_information), averages.along_a_path(np.diag(active) > 0.5)
     for number in range(iterations):
@@ -266,13 +276,16 @@ def _trajectory(
 
 
 def _at_least(matrix: np.ndarray, least: float) -> np.ndarray:
-    """Return the symmetric matrix with all eigenvalues raised to at least ``least``."""
+    """Return the symmetric part of a matrix with all eigenvalues raised to at least ``least``."""
     values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
     return (vectors * values.clip(least)) @ vectors.T
 
 
 def _moved(V: np.ndarray, new: np.ndarray, least: float) -> float:
-    """Return the largest change of a logit log(v/q), for directions with overlap above ``least`` and not known."""
+    """Return the largest change of log(v/q), v the eigenvalues of V (P, P) or ``new`` (P, P) and q = 1 - v.
+
+    Only eigenvalues with q above ``least`` and v above _KNOWN count.
+    """
     old, v = np.linalg.eigvalsh(V), np.linalg.eigvalsh(new)
     alive = (1 - v > least) & (v > _KNOWN)
     change = abs(np.log(v / old) - np.log((1 - v).clip(1e-12) / (1 - old).clip(1e-12)))

@@ -141,7 +141,7 @@ class SGD(AlgorithmOnSamples):
         return 4 * model.tokens * runs.dim * kept
 
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
-        """Run the seeds of a point, together as far as memory allows."""
+        """Run the seeds of a point, together as far as memory allows; yield (position of the seed, outcome)."""
         model = _model_of(problem)
         for first, chosen in runs.batches(max(int(_BATCH_BYTES // self._data_bytes(model, runs)), 1)):
             batch = _SgdBatch(self, model, runs.samples, runs.dim, chosen)
@@ -157,7 +157,7 @@ def _model_of(problem: Problem) -> DeepAttention:
 
 
 class Rule(NamedTuple):
-    """Options that decide which program is compiled; ``size`` is the number of samples of a full batch."""
+    """Options that decide which program is compiled: ``size`` samples per full batch, ``batches`` per epoch."""
 
     skip: float
     activation: str
@@ -169,7 +169,7 @@ class Rule(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """Tokens (S, B, n, M, D) of all batches, or None if every batch is drawn from the keys (S, 2).
+    """Tokens X (S, B, n, M, D) of B batches of n samples; None if every batch is drawn anew from the keys (S, 2).
 
     A last batch that is not full is padded with zero tokens, which have no error and no gradient. ``counts`` (B,) are
     the true sizes.
@@ -181,7 +181,7 @@ class Batches(NamedTuple):
 
 
 class BatchRecord(NamedTuple):
-    """W W*^T (..., P, P) and |w_l|^2 (..., P) after every batch, and the batch's summed error before its first step."""
+    """W W*^T (..., P, P) and |w_l|^2 (..., P) after every batch, and its summed squared error before its steps."""
 
     cross: Any
     size: Any
@@ -258,7 +258,7 @@ class _SgdBatch:
 
 
 def _verdict(overlap: np.ndarray, error: np.ndarray, options: SGD) -> tuple[Status, str]:
-    """Return status and sentence of a run, from the overlaps after every batch and the errors before it."""
+    """Return status and status text of a run, from overlaps (T, P, P) after T batches and errors (T,) before them."""
     diagonal = np.einsum("tpp->tp", overlap)
     if not (np.isfinite(diagonal).all() and np.isfinite(error).all()):
         return Status.FAILED, "failed: the weights grew beyond all numbers; try a smaller learning_rate"
@@ -278,7 +278,10 @@ def _output(Z: OneKind, rule: Rule) -> OneKind:
 def _epoch(
     W: jax.Array, teacher: jax.Array, batches: Batches, numbers: jax.Array, epoch: jax.Array, rule: Rule
 ) -> tuple[jax.Array, BatchRecord]:
-    """Use all batches once, in their order."""
+    """Return the weights (S, P, D) after one epoch and the record of its batches, with axes (seed, batch, ...).
+
+    ``numbers`` are the learning rate and the weight decay divided by D.
+    """
 
     def one_batch(W: jax.Array, number: jax.Array) -> tuple[jax.Array, BatchRecord]:
         if rule.online:
@@ -303,9 +306,9 @@ def _epoch(
 def stepped(
     W: jax.Array, X: jax.Array, labels: jax.Array, numbers: jax.Array, rule: Rule
 ) -> tuple[jax.Array, jax.Array]:
-    """Return W after one step on the tokens X (S, n, M, D), and the summed error (S,) before it.
+    """Return W (S, P, D) after one step on the tokens X (S, n, M, D), and the summed squared error (S,) before it.
 
-    ``numbers`` are the learning rate and the weight decay divided by D.
+    ``labels`` (S, n, M, M) are the teacher's outputs; ``numbers`` are learning rate and weight decay divided by D.
     """
     rate, decay = numbers
     error, G = _error(fields(X, W), labels, rule)
@@ -313,7 +316,7 @@ def stepped(
 
 
 def _error(Z: Array, labels: jax.Array, rule: Rule) -> tuple[jax.Array, jax.Array]:
-    """Return the summed error (S,) at fields Z (S, n, P, M), and its derivative with respect to Z."""
+    """Return the summed squared error (S,) of the outputs at fields Z (S, n, P, M), and its gradient in Z."""
 
     def total(Z: jax.Array) -> tuple[jax.Array, jax.Array]:
         each = ((_output(Z, rule) - labels) ** 2).sum((1, 2, 3))
@@ -324,5 +327,5 @@ def _error(Z: Array, labels: jax.Array, rule: Rule) -> tuple[jax.Array, jax.Arra
 
 
 def _fresh(keys: Array, number: jax.Array, dim: int, rule: Rule) -> jax.Array:
-    """Draw the tokens (S, n, M, D) of an online batch."""
+    """Draw the tokens (S, n, M, D) of the online batch with this ``number`` from keys (S, 2)."""
     return normals(keys, number, (rule.size, rule.tokens, dim))

@@ -37,9 +37,9 @@ from .spectral_theory import SpectralTheory, linear_scores, preprocessing
 from .tokens import Tokens
 
 #: Lanczos ends if the residuals of the wanted eigenvectors, and the residual of the next one, are below these fractions
-#: of the top eigenvalue, or after _KRYLOV products: eigenvectors not found by then are not detached from the bulk.
+#: of the top eigenvalue, or after _KRYLOV iterations: eigenvectors not found by then are not detached from the bulk.
 _RESIDUAL, _RESIDUAL_NEXT, _KRYLOV = 3e-3, 3e-2, 400
-#: Number of products between two tests of the residuals.
+#: Number of iterations of block Lanczos between two tests of the residuals.
 _TESTED_EVERY = 5
 #: Largest number of eigenvectors computed together.
 _MOST = 9
@@ -51,9 +51,10 @@ _DEGENERATE = 0.01
 
 
 class SpectralStart(NamedTuple):
-    """Vectors (k, D) with a given Gram matrix, their eigenvalue, the next one, and their scores T X w (n, k, M).
+    """Estimate (k, D) with the Gram matrix of theory, combined from top eigenvectors, and its scores (n, k, M).
 
-    ``residual`` is the largest residual of the eigenvectors, as a fraction of the top eigenvalue.
+    ``eigenvalue`` is the smallest eigenvalue of the combined eigenvectors, ``runner_up`` the next one. ``scores`` are
+    T X w / sqrt(D) of the estimate w. ``residual`` is the largest residual as a fraction of the top eigenvalue.
     """
 
     vectors: np.ndarray
@@ -69,16 +70,16 @@ class SpectralStart(NamedTuple):
 
     @property
     def gap(self) -> float:
-        """Relative distance of the top eigenvalues from the next; below about 0.03 the estimate may be noise."""
+        """Relative distance of ``eigenvalue`` from ``runner_up``; below about 0.03 the estimate may be noise."""
         return (self.eigenvalue - self.runner_up) / abs(self.eigenvalue)
 
 
 def spectral_start(
     tokens: Tokens, covariance: np.ndarray, seed: int, frame: np.ndarray, theory: SpectralTheory
 ) -> SpectralStart:
-    """Compute top eigenvectors of X^T T X / D + A - E A by Lanczos and combine them into one estimate.
+    """Compute top eigenvectors of X^T T X / D + A - E A by Lanczos and combine them into one estimate (k, D).
 
-    The matrix is never built.
+    Here T = I - Cov^{-1} per sample, and A is the reaction of the samples on the weights. The matrix is never built.
 
     Parameters
     ----------
@@ -104,7 +105,7 @@ def spectral_start(
 
 
 class _Operator:
-    """The map v -> (X^T T X / D + A - E A) v on vectors (k D,), several at a time, in the coordinates of a frame."""
+    """The map v -> (X^T T X / D + A - E A) v on rows (b, k D); see :func:`spectral_start` for the arguments."""
 
     def __init__(self, tokens: Tokens, covariance: np.ndarray, frame: np.ndarray, theory: SpectralTheory) -> None:
         t, vectors = preprocessing(covariance)
@@ -132,7 +133,7 @@ class _Operator:
         return placed(W).reshape(1, -1, self.dim)
 
     def scores(self, estimate: np.ndarray) -> np.ndarray:
-        """Return T X w / sqrt(D) for an estimate w (k, D), as (n, k, M)."""
+        """Return T X w / sqrt(D), (n, k, M), for an ``estimate`` w (k, D)."""
         fields = self.tokens.fields(self._rows(estimate[None]))
         n, M = fields.shape[1], fields.shape[3]
         along = np.einsum("pk,npm->nkm", self.frame, np.asarray(fields[0])).reshape(n, -1)
@@ -140,7 +141,10 @@ class _Operator:
 
 
 def same_part(frame: np.ndarray, groups: Sequence[int] | np.ndarray | None) -> np.ndarray:
-    """Return a mask (k, k): one for two columns of a frame (P, k) that act on the same part of the data."""
+    """Return a mask (k, k): one for two columns of ``frame`` (P, k) that act on the same block of the data.
+
+    ``groups`` (P,) are the blocks of the rows; None: there is one block.
+    """
     if groups is None:
         return np.ones((frame.shape[1], frame.shape[1]))
     own = np.asarray(groups)[abs(frame).argmax(0)]
@@ -149,7 +153,7 @@ def same_part(frame: np.ndarray, groups: Sequence[int] | np.ndarray | None) -> n
 
 @compiled_for_jax
 def _preprocessed(T: Array, fields: Array, frame: Array) -> Array:
-    """Multiply the fields (1, n, b P, M) of b sets of rows by frame T frame^T."""
+    """Return the fields (1, n, b P, M) of b sets of P rows, multiplied by F T F^T with T (n, k M, k M), F (P, k)."""
     _, n, rows, M = fields.shape
     P, k = frame.shape
     xp, fields = array_namespace(fields), fields.reshape(n, rows // P, P, M)
@@ -161,11 +165,11 @@ def _preprocessed(T: Array, fields: Array, frame: Array) -> Array:
 def top_eigenpairs(
     product: Callable[[np.ndarray], np.ndarray], first: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return the b + 1 largest eigenvalues of a symmetric operator, unit eigenvectors (b, dim), and their residual.
+    """Return the b + 1 largest eigenvalues, descending, b unit eigenvectors (b, dim), and their largest residual.
 
-    The method is block Lanczos from ``first`` (b, dim) with full orthogonalisation and without restarts, because
-    products dominate the cost. The last eigenvalue only shows whether the others are detached; it is accurate to about
-    one percent.
+    ``product`` multiplies rows (b, dim) by a symmetric matrix. The method is block Lanczos from ``first`` (b, dim) with
+    full orthogonalisation and without restarts, because products dominate the cost. The residual is a fraction of the
+    top eigenvalue. The last eigenvalue only shows whether the others are detached; it is accurate to about one percent.
     """
     b, dim = first.shape
     most = min(_KRYLOV, dim // b)
@@ -192,7 +196,10 @@ def top_eigenpairs(
 
 
 def _orthonormal(block: np.ndarray, basis: np.ndarray, least: float) -> np.ndarray:
-    """Return orthonormal rows that span the parts of a block's rows outside the basis; drop parts up to ``least``."""
+    """Return orthonormal rows that span the components of a block's rows orthogonal to ``basis`` (orthonormal rows).
+
+    Components of norm up to ``least`` are dropped.
+    """
     rows = []
     for row in block:
         known = np.concatenate([basis, np.array(rows).reshape(-1, basis.shape[1])])
@@ -209,12 +216,13 @@ def _orthonormal(block: np.ndarray, basis: np.ndarray, least: float) -> np.ndarr
 def _combined(
     values: np.ndarray, vectors: np.ndarray, mask: np.ndarray, theory: SpectralTheory, rng: np.random.Generator
 ) -> tuple[int, np.ndarray]:
-    """Return how many eigenvectors (b, k, D) count as informative, and a combination with the Gram matrix of theory.
+    """Return how many of b eigenvectors count as informative, and their combination (k, D) with theory's Gram matrix.
 
-    The number is the multiplicity of theory, increased as long as no combination has k independent rows. (The largest
-    gap between successive eigenvalues is no guide: at finite size it is often between informative ones.) The choice of
-    the combination is free, by the symmetry of the model. Of several random ones the one with the best conditioned Gram
-    matrix is used; its rows are then mixed so that the Gram matrix is exact. A single eigenvector is only scaled.
+    The eigenvectors are ``vectors`` (b, k, D); ``mask`` is that of :func:`same_part`. The number is the multiplicity of
+    theory, increased as long as no combination has k independent rows. (The largest gap between successive eigenvalues
+    is no guide: at finite size it is often between informative ones.) By the symmetry of the model all combinations are
+    equivalent. Of several random ones the one with the best conditioned Gram matrix is used; its rows are then mixed so
+    that the Gram matrix is exact. A single eigenvector is only scaled.
     """
     b, gram = len(vectors), theory.gram
     count = min(theory.multiplicity, b)

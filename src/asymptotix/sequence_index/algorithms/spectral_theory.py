@@ -15,10 +15,10 @@ import numpy as np
 #: Eigenvalues of T below this number are raised to it. If an output fixes z exactly they are unbounded below, which
 #: would slow Lanczos down.
 _LOWEST = -8.0
-#: Largest number of shapes of the reaction that are tried; smallest size of a reaction; tolerance of its size.
+#: Largest number of shapes of the reaction matrix R that are tried; smallest size of R; tolerance of its size.
 _MOST_SHAPES, _LEAST_REACTION, _PLACE = 20, 1e-30, 1e-12
 #: Relative distances within which eigenvalues count as equal. The first distance is used at which the signal has
-#: independent rows: singular values above the fraction _INDEPENDENT of the largest.
+#: independent rows, that is singular values above the fraction _INDEPENDENT of the largest.
 _TIED, _INDEPENDENT = (0.05, 0.2, 0.5), 0.1
 
 
@@ -32,9 +32,9 @@ class SpectralTheory(NamedTuple):
     eigenvalue : float
         Eigenvalue of the informative eigenvectors.
     gram : array (k, k)
-        W W^T / D of the eigenvector, in the scale in which its signal is M.
+        W W^T / D of the eigenvector W = M W* + noise, with the signal M (k, k) and the teacher W*.
     calibration : array (k, k)
-        M^T gram^{-1}: turns the eigenvector into the best estimate of the teacher.
+        M^T gram^{-1}, which turns the eigenvector into the best estimate of the teacher.
     reaction : array (k, k)
         R with which the scores T X w of the eigenvector act back on its fields: omega = X w - R T X w.
     precision : array (k, k)
@@ -42,7 +42,7 @@ class SpectralTheory(NamedTuple):
     multiplicity : int
         Number of informative eigenvectors; in the limit of large D they have the same eigenvalue.
     converged : bool
-        Whether the shape of the reaction was found.
+        Whether the iteration for the shape of R converged.
     """
 
     overlap: np.ndarray
@@ -56,20 +56,23 @@ class SpectralTheory(NamedTuple):
 
 
 def uninformative(overlap: float, k: int) -> SpectralTheory:
-    """Return the theory of a random start of k directions, to which a given overlap is ascribed."""
+    """Return the theory of a random start of k directions, with ``overlap`` times the unit matrix as its overlap."""
     eye = np.eye(k)
     return SpectralTheory(overlap * eye, np.nan, eye, np.sqrt(overlap) * eye, eye, 0 * eye, k)
 
 
 def preprocessing(covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return eigenvalues (n, k M) and eigenvectors of T = I - Cov[z|y]^{-1}, for covariances (n, k, M, k, M)."""
+    """Return eigenvalues (n, k M) and eigenvectors (n, k M, k M) of T = I - Cov[z|y]^{-1}, Cov (n, k, M, k, M)."""
     n, k, M = covariance.shape[:3]
     values, vectors = np.linalg.eigh(np.asarray(covariance, float).reshape(n, k * M, k * M))
     return (1 - 1 / values.clip(1e-9)).clip(_LOWEST), vectors
 
 
 def linear_scores(t: np.ndarray, vectors: np.ndarray, R: np.ndarray) -> np.ndarray:
-    """Return G (n, k, M, k, M) = (T^{-1} - R)^{-1} for T with eigenvalues t (n, k M) and a reaction R (k, k)."""
+    """Return G = (T^{-1} - R)^{-1}, (n, k, M, k, M), for T with eigenvalues t (n, k M) and a reaction R (k, k).
+
+    The columns of ``vectors`` (n, k M, k M) are the eigenvectors of T.
+    """
     (n, size), k = t.shape, len(R)
     if k == 1:
         G = np.einsum("nij,nj,nkj->nik", vectors, t / (1 - R[0, 0] * t), vectors)
@@ -121,7 +124,11 @@ def spectral_theory(
 
 
 class _LinearStep(NamedTuple):
-    """Linear message passing with a reaction R: scores G, A, the fastest growing signal M, its multiplicity, growth."""
+    """One step of linear message passing with a reaction R (k, k).
+
+    G (n, k, M, k, M) gives the scores g = G omega, and A = -alpha E sum_m G_mm. M (k, k) is the fastest growing signal,
+    with its multiplicity and eigenvalue; ``growth`` is the factor of M per step.
+    """
 
     R: np.ndarray
     G: np.ndarray
@@ -153,7 +160,7 @@ def _leading_signal(K: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 class _LinearPassing:
-    """Averages of linear message passing over nodes."""
+    """Averages of linear message passing over nodes; the arguments are those of :func:`spectral_theory`."""
 
     def __init__(
         self, alpha: float, covariance: np.ndarray, z: np.ndarray, weights: np.ndarray, mask: np.ndarray | float
@@ -175,7 +182,7 @@ class _LinearPassing:
         return _LinearStep(R, G, A, M, multiplicity, float((moved * M).sum() / square), growth)
 
     def steady(self, shape: np.ndarray) -> _LinearStep:
-        """Return the step with a reaction of the given shape at which the signal neither grows nor shrinks."""
+        """Return the step with the reaction R = c ``shape``, shape (k, k), whose c keeps the signal constant."""
         least = 1e-3
         while self.at(least * shape).growth > 1:
             least /= 10
@@ -187,7 +194,7 @@ class _LinearPassing:
         return self.at(float(place) * shape)  # pyright: ignore[reportArgumentType]
 
     def noise(self, found: _LinearStep) -> np.ndarray:
-        """Return the noise covariance N, which solves a linear system."""
+        """Return the noise covariance N (k, k) of the step ``found``, which solves a linear system."""
         k, G = self.k, found.G
         moved = np.einsum("nimju,jr,nru->nim", G, found.M, self.z, optimize=True)
         source = np.einsum("n,nim,nlm->il", self.weights, moved, moved)

@@ -55,11 +55,14 @@ class Tokens(abc.ABC):
     groups: tuple[int, ...] | None = None
 
     def fields_of(self, X: Array, W: Array) -> Array:
-        """Return X W / sqrt(D), (S, n, P, M/H), for a block of tokens X; W may hold several sets of rows in a row."""
+        """Return X W / sqrt(D), (S, n, P, M/H), for tokens X (S, n, M, D) and weights W (S, P, D).
+
+        W may hold several sets of rows one after the other; P then counts all of them.
+        """
         return fields(X, W, self._groups_of(W.shape[1]))
 
     def gathered_of(self, X: Array, g: Array) -> Array:
-        """Return X^T g / sqrt(D), (S, P, D), for scores g (S, n, P, M/H) of a block of tokens X."""
+        """Return X^T g / sqrt(D), (S, P, D), for scores g (S, n, P, M/H) and tokens X (S, n, M, D)."""
         return gathered(X, g, self._groups_of(g.shape[2]))
 
     def _groups_of(self, rows: int) -> tuple[int, ...] | None:
@@ -109,7 +112,10 @@ def joined(parts: list[Array]) -> Array:
 # The axes of samples and tokens are merged: einsum with an axis for each is up to nine times slower on a CPU.
 @partial(compiled_for_jax, static_argnums=2)
 def fields(X: Array, W: Array, groups: tuple[int, ...] | None = None) -> Array:
-    """Return X W / sqrt(D) as (S, n, P, M), with M the number of tokens that a row sees."""
+    """Return X W / sqrt(D), (S, n, P, M/H), for tokens X (S, n, M, D) and weights W (S, P, D).
+
+    ``groups`` (P,) are the parts of the data, 0 to H - 1, on which the rows act; None: there is one part.
+    """
     seeds, n, tokens, dim = X.shape
     X = X.reshape(seeds, -1, dim)
     if isinstance(X, np.ndarray):
@@ -125,7 +131,7 @@ def fields(X: Array, W: Array, groups: tuple[int, ...] | None = None) -> Array:
 
 @partial(compiled_for_jax, static_argnums=2)
 def gathered(X: Array, g: Array, groups: tuple[int, ...] | None = None) -> Array:
-    """Return X^T g / sqrt(D) as (S, P, D)."""
+    """Return X^T g / sqrt(D), (S, P, D), for tokens X (S, n, M, D) and scores g (S, n, P, M/H); see :func:`fields`."""
     seeds, n, tokens, dim = X.shape
     if groups is not None:
         own = np.eye(max(groups) + 1, dtype=np.float32)[np.array(groups)]
@@ -206,7 +212,7 @@ def _fitting_tiles(shape: tuple[int, int, int, int]) -> int:
 
 
 def _draw(keys: np.ndarray, first_tile: int, shape: tuple[int, int, int]) -> Array:
-    """Draw tokens (S, n, M, D) from a given tile on; besides the result this needs the memory of one tile.
+    """Draw tokens (S, n, M, D), ``shape`` = (n, M, D), from tile number ``first_tile`` on.
 
     Only the program that draws a tile takes long to compile; it serves every number of samples.
     """
@@ -247,7 +253,7 @@ def normals(keys: jax.Array, number: jax.Array, shape: tuple[int, ...]) -> jax.A
 
 
 def _threefry(key: jax.Array, other_key: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the Threefry-2x32 hash, 20 rounds, of x, y under a key of two words: Salmon et al., SC'11."""
+    """Return two words: the Threefry-2x32 hash (20 rounds) of x, y under a key of two words. Salmon et al., SC'11."""
     keys = key, other_key, key ^ other_key ^ np.uint32(0x1BD11BDA)
     x, y = x + keys[0], y + keys[1]
     for k in range(5):

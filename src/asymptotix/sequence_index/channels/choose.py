@@ -35,13 +35,13 @@ from .protocol import Channel
 
 
 class SequenceModel(Specification):
-    """Base class of models whose channel their author gives: frozen dataclasses, whose numeric fields become controls.
+    """Base class of models with a channel written by the user; a subclass can be the model of BayesOptimal.
 
-    A subclass can be the model of :class:`~asymptotix.BayesOptimal`.
+    A subclass is a frozen dataclass. Its numeric fields become controls of :func:`asymptotix.solve`.
     """
 
     def channel(self) -> Channel:
-        """Return the channel: the output of indices, and the posterior of indices given an output."""
+        """Return the channel of this model: its output as a function of indices, and the posterior given an output."""
         raise NotImplementedError(f"{type(self).__name__} must have a method channel() that returns a Channel")
 
 
@@ -145,7 +145,10 @@ def _discrete(model: ObservedLink, kind: LinkKind) -> LinkChannel:
 
 
 def channel_of_attention(model: DeepAttention, backend: str = "auto") -> Channel:
-    """Return the channel of deep attention: the one for rank one, for one layer, or for a general link."""
+    """Return the channel of deep attention: for rank one, for one layer, or, in other cases, for a general link.
+
+    ``backend`` ("numba", "jax" or "auto") is that of two layers of two tokens.
+    """
     if model.tokens == 1 and model.activation == "softmax":
         raise ValueError("tokens must be at least 2 with softmax activation: one token attends to itself only, got 1")
     activation = model.activation

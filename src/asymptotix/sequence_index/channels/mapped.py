@@ -23,16 +23,17 @@ from ...numerics.programs.compiled import compiled
 from .protocol import DEFAULT_ACCURACY, LEAST_EFFECTIVE_SAMPLES, Accuracy, Channel, Posterior
 from .tools.sample_moments import SampleMoments, merged
 
-#: Numbers of lists for samples with few effective draws: of the first repetition, and of the second if still too few.
+#: Factor by which the first and the second repetition multiply the draws of samples with few effective draws.
 MORE_LISTS = (8, 64)
-#: Most samples in a chunk (on a CPU, on an accelerator); its memory in bytes; one over its share of an accelerator's.
+#: Largest number of samples in a chunk (on a CPU, on an accelerator); memory of a chunk in bytes; an accelerator's
+#: memory divided by that of a chunk. Larger chunks do not fit into the caches of a CPU; smaller ones need more calls.
 _CHUNK, _CHUNK_BYTES, _CHUNK_SHARE = (256, 4096), 2**28, 16
 #: Difference of the seeds of lists that must be independent.
 _OTHER_SEED = 1000
 
 
 class NumberedSamples(NamedTuple):
-    """Observations (n, k), omega (n, P M), V (n, P, P) and numbers (n,) of samples."""
+    """Observations (n, k), omega (n, P M) and V (n, P, P) of samples, and the numbers (n,) that seed their draws."""
 
     observation: np.ndarray
     omega: np.ndarray
@@ -60,31 +61,37 @@ class MappedChannel(Channel):
 
     @abc.abstractmethod
     def moments(self, y: jax.Array, omega: jax.Array, prior: jax.Array, key: jax.Array, draws: int) -> SampleMoments:
-        """Return the posterior of one sample: y (k,), omega (n,), prior (n, n) and its key from :meth:`keys`."""
+        """Return the posterior of one sample with output y (k,) and prior N(omega, prior), shapes (n,) and (n, n).
+
+        ``key`` is the sample's random key from :meth:`keys`, and ``draws`` the number of weighted draws.
+        """
 
     @abc.abstractmethod
     def footprint(self, draws: int) -> int:
-        """Return about how many float64 numbers the program holds in memory per sample."""
+        """Return about how many float64 numbers the program holds in memory per sample, with this number of draws."""
 
     def keys(self, numbers: np.ndarray, seed: int) -> np.ndarray:
         """Return the random keys of samples from their numbers (n,): arrays with an axis of samples first."""
         return np.asarray(jax.vmap(lambda i: jax.random.fold_in(jax.random.PRNGKey(seed), i))(jnp.asarray(numbers)))
 
     def program(self, draws: int, seed: int) -> Callable[..., SampleMoments]:
-        """Return the compiled map of :meth:`moments` over samples; only channels with shared lists use ``seed``."""
+        """Return a compiled function (y, omega, prior, keys) -> moments, :meth:`moments` mapped over samples.
+
+        Only channels whose samples share one list of draws use ``seed``.
+        """
         if draws not in self._programs:
             self._programs[draws] = compiled(jax.vmap(functools.partial(self.moments, draws=draws)))
         return self._programs[draws]
 
     def posterior(self, observation: Array, omega: Array, V: Array, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
-        """Return the posterior of Z, see :class:`Channel`; in the precision of the channel's program."""
+        """Return the posterior of Z, see :meth:`Channel.posterior`, in the precision of the channel's program."""
         found = self.unjudged(observation, omega, V, accuracy)
         if found.effective_samples is not None:
             self.refuse_few_samples(found.effective_samples)
         return found if self.stochastic else found._replace(effective_samples=None)
 
     def unjudged(self, observation: Array, omega: Array, V: Array, accuracy: Accuracy) -> Posterior:
-        """Return the posterior without judging its effective draws, for callers that judge a whole batch at once."""
+        """Return the posterior like :meth:`posterior`, but raise no error if the effective draws are few."""
         n, P, M = len(omega), self.indices, self.tokens
         y = np.asarray(observation, float).reshape(n, -1)
         mean = np.asarray(omega, float).reshape(n, self.size)
@@ -101,7 +108,10 @@ class MappedChannel(Channel):
         return Posterior(fields[0], fields[1], fields[2], effective)
 
     def _do_again(self, found: list[np.ndarray], samples: NumberedSamples, accuracy: Accuracy) -> None:
-        """Replace the moments of samples with few effective draws by moments from more lists."""
+        """Replace the moments ``found`` (fields of SampleMoments) of samples with few effective draws, in place.
+
+        The new moments come from more lists of draws.
+        """
         for level, repeats in enumerate(MORE_LISTS, 1):
             few = np.flatnonzero(~(found[3] >= accuracy.enough))
             if len(few) == 0:
@@ -152,7 +162,7 @@ class MappedChannel(Channel):
         return [np.array(x) for x in merged(SampleMoments(*lists))]
 
     def _chunk(self, n: int, draws: int) -> int:
-        """Return the samples per chunk, independent of ``n`` for stochastic channels (slow to compile)."""
+        """Return the number of samples per chunk; for stochastic channels it does not depend on the n samples."""
         room = max(1, _room_for_a_chunk() // (8 * self.footprint(draws)))
         most = _CHUNK[jax.default_backend() != "cpu"] if self.stochastic else max(_CHUNK)
         fitting = min(most, 1 << max(0, room.bit_length() - 1))
@@ -175,7 +185,7 @@ class MappedChannel(Channel):
 
 
 def _room_for_a_chunk() -> int:
-    """Return bytes for a chunk: few on a CPU, to stay in its caches; a share of the memory on an accelerator."""
+    """Return the memory of a chunk in bytes: 2^28 on a CPU, at least that or a share of the memory elsewhere."""
     if jax.default_backend() == "cpu":
         return _CHUNK_BYTES
     limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit", 0)  # some devices do not report it

@@ -63,16 +63,16 @@ class Posterior(NamedTuple):
 
 
 class ScoreSquares(NamedTuple):
-    """Squared scores of n nodes, from which averages at diagonal overlaps are taken; the axis of nodes is last.
+    """Squared scores g_out of P indices at n nodes; averages at diagonal overlaps are means over the nodes.
 
     Attributes
     ----------
     log_evidence : array (n,)
         As in :class:`Posterior`.
     moments : array (P, n)
-        Estimates of E|g_l|^2, one per node.
+        Estimates of E|g_l|^2, one per node; g_l (M,) is row l of g_out.
     curvatures : array (P, n)
-        |G_ll|_F^2.
+        |G_ll|_F^2, with G_ll = d g_l / d omega_l.
     """
 
     log_evidence: np.ndarray
@@ -85,13 +85,13 @@ PreparedPosterior = Callable[[Any, Any], Posterior]
 
 
 def score(posterior: Posterior, V: Array) -> Any:
-    """Return g_out (n, P, M) for the prior covariance V (P, P)."""
+    """Return g_out = V^{-1} (E[Z|y] - omega), an array (n, P, M), for the prior covariance V (P, P)."""
     xp = array_namespace(posterior.shift)
     return xp.linalg.inv(V) @ posterior.shift
 
 
 def score_jacobian(posterior: Posterior, V: Array) -> Any:
-    """Return d g_out[p,m] / d omega[q,k], an array (n, P, M, P, M), symmetric under (p,m) <-> (q,k)."""
+    """Return d g_out[p,m] / d omega[q,k], (n, P, M, P, M), symmetric under (p,m) <-> (q,k), for prior covariance V."""
     xp = array_namespace(posterior.shift)
     precision = xp.linalg.inv(V)
     tokens = posterior.shift.shape[-1]
@@ -184,7 +184,7 @@ class Correction(NamedTuple):
         return cls(second_moment, better.log_evidence - rough.log_evidence, curvature)
 
     def applied(self, averages: Averages) -> Averages:
-        """Return corrected averages; they must be near the overlap of the correction."""
+        """Return rough ``averages`` with this correction; valid near the overlap at which it was computed."""
         return Averages(
             averages.second_moment * self.second_moment,
             averages.log_evidence + self.log_evidence,
@@ -193,7 +193,7 @@ class Correction(NamedTuple):
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """Return above / below, and one where ``below`` is only rounding, as E[g g^T] of an index that is not learned."""
+    """Return above / below entry by entry; one where |below| <= 1e-12 is rounding, as for an unlearned index."""
     some = abs(below) > 1e-12
     return np.where(some, above, 1.0) / np.where(some, below, 1.0)
 
@@ -203,7 +203,7 @@ HALF_WRONG = 0.5
 
 
 class Averager(abc.ABC):
-    """Callable V -> Averages: means over data, for one channel at overlap Q = I - V."""
+    """Callable V (P, P) -> :class:`Averages`: means over data for one channel, at posterior variance V = I - Q."""
 
     #: Relative error of a deterministic average, in addition to the scatter of randomisations.
     accuracy: float = 1e-9
@@ -220,7 +220,7 @@ class Averager(abc.ABC):
     def __call__(self, V: np.ndarray) -> Averages: ...
 
     def along_a_path(self, rows: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-        """Return V -> E[g g^T] for calls along a path on which the overlaps of ``rows``, a mask (P,), move."""
+        """Return a function V (P, P) -> E[g g^T] (P, P), for calls in which only masked ``rows`` (P,) of V change."""
         return lambda V: self(V).second_moment.mean(0)
 
     def moments_and_operators(
@@ -303,7 +303,7 @@ class Channel(abc.ABC):
 
     @property
     def careful_enough(self) -> float | None:
-        """``Accuracy.enough`` where the bias of few draws counts; None if the channel has too few draws for that."""
+        """Value of ``Accuracy.enough`` for averages that need a small bias; None if ``draws`` is too small for it."""
         return MANY_EFFECTIVE_SAMPLES if self.stochastic and self.draws >= 4 * MANY_EFFECTIVE_SAMPLES else None
 
     @property
@@ -313,7 +313,7 @@ class Channel(abc.ABC):
 
     @property
     def output_symmetry(self) -> RowSymmetry:
-        """Symmetry of the outputs, whether or not computed posteriors have it."""
+        """Signed permutations of rows that leave outputs unchanged, even if computed posteriors are not symmetric."""
         return self.symmetry
 
     @abc.abstractmethod
@@ -325,23 +325,28 @@ class Channel(abc.ABC):
         """
 
     def own_noise(self, Z: Array) -> np.ndarray:
-        """Return standard normals (n, ``noises``) for index matrices Z: independent, and equal for equal matrices."""
+        """Return standard normals (n, ``noises``), independent for different index matrices Z (n, P, M), else equal."""
         return hashed_normals(np.asarray(Z, float).reshape(len(Z), -1), self.noises)
 
     def recovery_bound(self, frame: np.ndarray) -> float:
-        """Return the alpha above which full overlap is stable; ``frame`` (P, p) spans all visible directions."""
+        """Return the alpha above which full overlap is stable, by default p / ``outputs``.
+
+        The p orthonormal columns of ``frame`` (P, p) span all directions on which the output depends.
+        """
         return frame.shape[1] / self.outputs
 
     @abc.abstractmethod
     def posterior(self, observation: Array, omega: Array, V: Array, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
-        """Return the posterior of Z given observations (n, ...), omega (n, P, M) and V (P, P) or (n, P, P)."""
+        """Return the posterior of Z given observations (n, ...), prior mean omega (n, P, M), covariance V (P, P).
+
+        V may also differ between samples, (n, P, P).
+        """
 
     def prepared(self, observation: Array, Z: Array, accuracy: Accuracy = DEFAULT_ACCURACY) -> PreparedPosterior:
-        """Return the posterior of fixed observations as a function of omega and V, which averages call many times.
+        """Return a function (omega (f n, P, M), V (P, P)) -> posterior, for n fixed observations (n, ...).
 
-        A channel computes here, once, everything that does not depend on the prior. Z (n, P, M) are the true indices:
-        the posterior at every overlap lies around them. With f n fields omega, every f consecutive ones belong to one
-        observation.
+        Every f consecutive fields omega belong to one observation. A channel computes here, once, everything that does
+        not depend on the prior. Z (n, P, M) are the true indices, around which the posterior at every overlap lies.
         """
         return lambda omega, V: self.posterior(
             np.repeat(observation, len(omega) // len(observation), axis=0), omega, V, accuracy
@@ -356,10 +361,11 @@ class Channel(abc.ABC):
         shares: np.ndarray,
         accuracy: Accuracy,
     ) -> ScoreSquares | None:
-        """Return all that averages at a diagonal V need of the nodes, in one pass; None: averages call the posterior.
+        """Return squared scores at n nodes for a diagonal V (P, P); None: averages call :meth:`posterior` instead.
 
-        The fields are Q Z + sqrt(Q V) noise. E|g_l|^2 has two estimators, |g_l|^2 and -tr G_ll; ``shares`` (P,) are the
-        weights of the second.
+        The observations (n, ...) belong to true indices Z (n, P, M). The fields are omega = Q Z + sqrt(Q V) noise, with
+        Q = I - V and standard normals ``noise`` (n, P, M). E|g_l|^2 has two estimators, |g_l|^2 and -tr G_ll;
+        ``shares`` (P,) are the weights of the second.
         """
         return None
 
@@ -381,7 +387,7 @@ class Channel(abc.ABC):
         return changed
 
     def log_output_volume(self, observation: Array) -> Array:
-        """Return log |dy / d observation|, which converts the density of the observation into the density of y."""
+        """Return log |dy / d observation| (n,): log density of an observation minus this is the log density of y."""
         return np.zeros(observation.shape[0])
 
     @property

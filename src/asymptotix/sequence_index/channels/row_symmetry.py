@@ -19,7 +19,7 @@ from ...numerics.linear_algebra import symmetric_basis
 #: Largest number of rows for which all signed permutations are tested: 384 for four rows.
 MOST_ROWS = 4
 #: Number of index matrices in the first test, and in the second test of the permutations that pass; factor by which
-#: every second matrix is enlarged, because a change at large indices only is easily missed.
+#: every second matrix is enlarged. With a factor of one, a change that shows only at large indices is missed.
 _TRIED, _TRIED_AGAIN, _LARGE = 16, 2**12, 2.0
 #: Largest relative change of an output that counts as rounding.
 _ROUNDING = 1e-9
@@ -38,24 +38,28 @@ class RowSymmetry:
 
     @classmethod
     def of_output(cls, output: Output, rows: int, tokens: int, seed: int) -> RowSymmetry:
-        """Return the symmetries of the index rows that leave an output of order one unchanged, or reflect it."""
+        """Return the signed permutations of P = ``rows`` index rows that leave an output unchanged, or mirror it.
+
+        ``output`` maps index matrices (n, P, M) to values (n, k) of order one. For P > ``MOST_ROWS`` only the unit
+        matrix is returned.
+        """
         every = _signed_permutations(rows) if rows <= MOST_ROWS else np.eye(rows)[None]
         return cls(_unseen(every, output, tokens, seed, or_reflected=True))
 
     def unseen_by(self, output: Output, tokens: int, seed: int) -> RowSymmetry:
-        """Return the subgroup that leaves an output unchanged, and so every posterior at zero overlap."""
+        """Return the subgroup that leaves ``output``, a function of index matrices (n, P, M), exactly unchanged."""
         if len(self.elements) == 1:
             return self
         return RowSymmetry(_unseen(self.elements, output, tokens, seed, or_reflected=False))
 
     @cached_property
     def trivial(self) -> bool:
-        """Whether every overlap has the symmetry: the group is the unit matrix alone, or with its negative."""
+        """Whether the group is the unit matrix alone, or with its negative: every overlap is then invariant."""
         return bool((abs(np.einsum("gpp->g", self.elements)) == self.elements.shape[1]).all())
 
     @cached_property
     def exchangeable(self) -> bool:
-        """Whether the group can move every row to every place."""
+        """Whether every row can be moved to the position of every other row by an element of the group."""
         return bool(self.elements.any(0).all())
 
     def of(self, matrix: np.ndarray) -> RowSymmetry:
@@ -76,14 +80,14 @@ class RowSymmetry:
         return self.elements.mean(0)
 
     def averaged(self, matrices: np.ndarray) -> np.ndarray:
-        """Return matrices (..., P, P), each averaged over the group."""
+        """Return, for every matrix A of ``matrices`` (..., P, P), the mean of h A h^T over the elements h."""
         if self.trivial:
             return matrices
         h = self.elements
         return np.einsum("gpi,...ij,gqj->...pq", h, matrices, h, optimize=True) / len(h)
 
     def averaged_moments(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return moments (n, P, M) and (n, P, M, P, M) of index matrices, each averaged over the group."""
+        """Return first (n, P, M) and second (n, P, M, P, M) moments of index matrices, each averaged over the group."""
         (n, P, M), h = first.shape, self.elements
         if len(h) == 1:
             return first, second
@@ -92,9 +96,10 @@ class RowSymmetry:
         return h.mean(0) @ first, np.swapaxes(second.reshape(n, P, P, M, M), 2, 3)
 
     def on_matrices(self, frame: np.ndarray) -> np.ndarray:
-        """Return the action (g, b, b) of the elements on symmetric matrices on the span of ``frame`` (P, d).
+        """Return matrices (g, b, b) by which elements h act on symmetric matrices X (d, d): X -> H X H^T, H = F^T h F.
 
-        It is expressed in the basis of :func:`symmetric_basis`. Elements that do not keep the span are left out.
+        F is ``frame`` (P, d), with orthonormal columns. X is expressed in the b = d (d + 1)/2 matrices of
+        :func:`symmetric_basis`. Elements that do not map the span of F to itself are left out.
         """
         turned = np.swapaxes(frame, 0, 1) @ self.elements @ frame
         kept = abs(turned @ np.swapaxes(turned, 1, 2) - np.eye(frame.shape[1])).max((1, 2), initial=0.0) < 1e-7
@@ -103,14 +108,14 @@ class RowSymmetry:
 
 
 def probes(rows: int, tokens: int, seed: int, count: int = _TRIED_AGAIN) -> np.ndarray:
-    """Return index matrices (n, P, M) at which symmetries of an output are tested; every second one is large."""
+    """Return index matrices (count, P, M) at which symmetries are tested; every second one is twice as large."""
     Z = np.random.default_rng(seed).standard_normal((count, rows, tokens))
     Z[1::2] *= _LARGE
     return Z
 
 
 def same_outputs(there: np.ndarray, here: np.ndarray) -> bool:
-    """Return whether outputs (n, k) are equal up to rounding."""
+    """Return whether two arrays of outputs (n, k) are equal up to rounding."""
     return bool(_alike(there, here).all())
 
 
@@ -119,16 +124,17 @@ def _alike(there: np.ndarray, here: np.ndarray) -> np.ndarray:
 
 
 def _reflected(there: np.ndarray, here: np.ndarray) -> bool:
-    """Return whether each of k outputs (n, k) is unchanged or mirrored; observation noise has both symmetries."""
+    """Return whether each of k outputs ``there`` (n, k) equals that of ``here`` (n, k) or is a constant minus it."""
     centre = there[0] + here[0]
     mirrored = _alike(centre - there, here).all(0)
     return bool((mirrored | _alike(there, here).all(0)).all())
 
 
 def _unseen(elements: np.ndarray, output: Output, tokens: int, seed: int, or_reflected: bool) -> np.ndarray:
-    """Return the elements of a group (g, P, P) that leave an output unchanged, or the unit matrix if they are no group.
+    """Return the elements of a group (g, P, P) that leave an output unchanged or, if allowed, mirror it.
 
-    They are no group if a broken symmetry shows so rarely that the tests caught only some of its elements.
+    If the tests caught only some elements of a broken symmetry, the remaining elements are no group; then the unit
+    matrix alone is returned.
     """
     rows, unchanged = elements.shape[1], _reflected if or_reflected else same_outputs
     for count in (_TRIED, _TRIED_AGAIN):

@@ -24,7 +24,7 @@ _SEEN = 0.05
 
 
 def refuse_seen_signs(channel: Channel) -> None:
-    """Raise ValueError if a channel claims to be diagonal but its evidence depends on the sign of an index.
+    """Raise ValueError if a channel has ``diagonal = True`` but its log Z_out depends on the sign of an index.
 
     The check costs a few posteriors per index. Channels with draws are not checked: their posteriors scatter too much.
     """

@@ -25,8 +25,8 @@ from ...numerics.threads import in_threads
 from .protocol import Accuracy, Posterior
 from .tools.sample_moments import SampleMoments
 
-#: Least effective number of random points of a sample. Twelve points have a bias of second order, less than the bias of
-#: thirty draws, of first order. With six points E[g g^T] of z_1 z_2 + z_3 z_4 at v = 0.01 is off by 0.6(2) %.
+#: Least effective number of random points of a sample. The bias of twelve points is of second order, and smaller than
+#: the first-order bias of thirty draws. With six points E[g g^T] of z_1 z_2 + z_3 z_4 at v = 0.01 is off by 0.6(2) %.
 ENOUGH_POINTS = 12.0
 #: Factor by which lists are longer for samples with fewer effective points.
 _LONGER = 8
@@ -36,10 +36,10 @@ _RARE, _LEAST_POINTS = 5e-3, 2.0
 _CERTAIN = 1e9
 #: Difference of the seeds of lists that must be independent.
 _OTHER_SEED = 1000
-#: Points times fields in one call, observations whose fibres are computed in one call, and the multiples to which the
-#: numbers of points on ordinary and longer lists are rounded up, so that few programs are compiled.
+#: Number of points times fields in one call; number of observations whose fibres are computed in one call; multiples
+#: to which the numbers of points on ordinary and on longer lists are rounded up. Smaller multiples: more compilations.
 _POINTS, _FOUND, _ROUND, _ROUND_LONGER = 2**17, 16, 128, 1024
-#: Fields on longer lists in one call: a call is filled up to this number, and mostly few fields need it.
+#: Number of fields on longer lists in one call. Larger: wasted work, because every call is filled up to this number.
 _LONGER_AT_ONCE = 8
 
 
@@ -68,9 +68,10 @@ class Supporting(Protocol):
 
 
 class SupportedPosterior:
-    """Posterior of fixed observations as a function of omega and V; see :meth:`Channel.prepared`.
+    """Posterior of n fixed observations as a function of omega (f n, P, M) and V (P, P); see :meth:`Channel.prepared`.
 
-    Where V is finer than the points, or too few points count, the channel's own posterior is used.
+    Where the smallest standard deviation of V is below ``channel.finest``, or too few points have weight, the channel's
+    own posterior is used. Z (n, P, M) are the true indices of the observations.
     """
 
     def __init__(self, channel: Supporting, observation: Array, Z: Array, accuracy: Accuracy) -> None:
@@ -105,10 +106,10 @@ class SupportedPosterior:
         return posterior
 
     def _do_again(self, found: list[np.ndarray], omega: np.ndarray, precision: np.ndarray) -> None:
-        """Replace the moments of fields for which few points count by moments on longer lists.
+        """Replace the moments ``found`` (arrays of one row per field) of fields with few effective points, in place.
 
-        The longer lists are kept: fields of one sample need them at prior after prior, and the channel's own posterior
-        takes longer.
+        The new moments come from longer lists of points. ``omega`` (f n, P M) are the fields, ``precision`` (P M, P M)
+        is the inverse prior covariance. Longer lists are kept, because the same samples need them at many priors.
         """
         few = np.flatnonzero(np.isfinite(found[0]) & ~(found[3] > ENOUGH_POINTS))
         if not self._channel.stochastic or len(few) == 0:
@@ -119,7 +120,7 @@ class SupportedPosterior:
             old[few] = new
 
     def _longer_support(self, source: np.ndarray) -> Support:
-        """Return the longer lists of the samples ``source``; compute those that are not known yet."""
+        """Return the longer lists of samples, one row per position in ``source``; compute those not known yet."""
         if new := [i for i in np.unique(source).tolist() if i not in self._longer]:
             seed = self._accuracy.seed + _OTHER_SEED
             found = _found(self._channel, self._y[new], self._truth[new], self._numbers[new], seed, longer=_LONGER)
@@ -131,7 +132,7 @@ class SupportedPosterior:
         return _stacked([self._longer[i] for i in source.tolist()], most)
 
     def _enough(self, effective: np.ndarray) -> np.ndarray:
-        """Return which fields have enough points, from the ``effective`` number of points of every field."""
+        """Return a mask (f n,) of the fields with enough points, from their ``effective`` numbers of points (f n,)."""
         if not self._channel.stochastic:
             return effective > 0
         enough = effective > ENOUGH_POINTS
@@ -139,14 +140,18 @@ class SupportedPosterior:
         return effective > _LEAST_POINTS if np.mean(~enough) < _RARE else enough
 
     def _channel_own(self, rows: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
-        """Return the channel's own posterior of some of the fields."""
+        """Return the channel's own posterior of the fields with positions ``rows`` among omega (f n, P, M)."""
         source = rows // (len(omega) // len(self._y))
         own = replace(self._accuracy, numbers=self._numbers[source] * len(omega) + rows)
         return self._channel.unjudged(self._y[source], omega[rows], V, own)
 
 
 def _moments(support: Support, fields: np.ndarray, precision: np.ndarray) -> list[np.ndarray]:
-    """Return posterior moments at fields omega (samples, f, n), given minus the true indices; one row per field."""
+    """Return [log mass, mean - omega, covariance, effective number of points], each with one row per field.
+
+    ``fields`` (samples, f, n) are omega minus the true indices; ``precision`` (n, n) is the inverse prior covariance.
+    The normalisation of the prior is missing in the log mass.
+    """
     (points, log_weights), (samples, each, _) = support, fields.shape
     fields, precision = fields.astype(points.dtype), precision.astype(points.dtype)
 
@@ -167,9 +172,10 @@ def _moments(support: Support, fields: np.ndarray, precision: np.ndarray) -> lis
 def _found(
     channel: Supporting, y: np.ndarray, z: np.ndarray, numbers: np.ndarray, seed: int, longer: int = 1
 ) -> Support:
-    """Return points minus the true indices and their log-weights, of lists ``longer`` times as long.
+    """Return the points on the fibres of observations y (m, k), minus their true indices z (m, n), and log-weights.
 
-    Single precision suffices, because the points that count at the finest prior are close to the true indices.
+    ``numbers`` (m,) and ``seed`` choose the random draws; the lists are ``longer`` times as long as usual. Single
+    precision suffices, because the points that count at the finest prior are close to the true indices.
     """
     keys, each, more = channel.keys(numbers, seed), _FOUND // longer, {} if longer == 1 else {"longer": longer}
 
@@ -186,7 +192,10 @@ def _found(
 
 
 def _condensed(points: np.ndarray, log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Drop most places without a point from points (samples, lists, J, n) and log-weights (samples, lists, J)."""
+    """Shorten the axis J of points (samples, lists, J, n) and log-weights (samples, lists, J) to the longest list.
+
+    Entries with log-weight -inf are no points and go to the end.
+    """
     exists = np.isfinite(log_weights)
     most = _rounded_up(max(int(exists.sum(-1).max()), 1), _ROUND)
     first = np.argsort(~exists, axis=-1, kind="stable")[..., :most]
@@ -196,7 +205,7 @@ def _condensed(points: np.ndarray, log_weights: np.ndarray) -> tuple[np.ndarray,
 
 
 def _in_single_precision(points: np.ndarray, log_weights: np.ndarray) -> Support:
-    """Return the support in float32, with the axis of coordinates before the axis of points."""
+    """Return the support in float32, with points (samples, lists, n, J) from points (samples, lists, J, n)."""
     return Support(np.ascontiguousarray(np.swapaxes(points, -1, -2), np.float32), log_weights.astype(np.float32))
 
 
@@ -205,7 +214,7 @@ def _rounded_up(number: int, multiple: int) -> int:
 
 
 def _stacked(supports: Sequence[Support], most: int) -> Support:
-    """Stack the supports of several samples, each filled up to ``most`` places by points without weight."""
+    """Stack the supports of single samples, each filled up to ``most`` points by points of log-weight -inf."""
     points, log_weights = supports[0]
     both = Support(
         np.zeros((len(supports), *points.shape[:-1], most), points.dtype),
@@ -218,10 +227,11 @@ def _stacked(supports: Sequence[Support], most: int) -> Support:
 
 
 def support_moments(points: jax.Array, log_weights: jax.Array, omega: jax.Array, precision: jax.Array) -> SampleMoments:
-    """Return the posterior of one sample on points (lists, n, J), without the normalisation of the prior.
+    """Return the posterior of one sample on points (lists, n, J) with log-weights (lists, J) and one prior.
 
-    Ratios of sums have a bias of the order of one over the number of points that count. With several lists the
-    jackknife over lists removes it; the remaining bias is of second order.
+    The prior has mean omega (n,) and inverse covariance ``precision`` (n, n); its normalisation is left out. Ratios of
+    sums have a bias of the order of one over the number of points that count. With several lists the jackknife over
+    lists removes it; the remaining bias is of second order.
     """
     n = points.shape[1]
     away = [points[:, i] - omega[i] for i in range(n)]
@@ -248,7 +258,10 @@ def support_moments(points: jax.Array, log_weights: jax.Array, omega: jax.Array,
 
 
 def _without_bias(mass: jax.Array, first: jax.Array, second: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return log mass, mean and covariance from the sums of K lists: (K,), (K, n) and (K, n, n)."""
+    """Return log of the mean mass, mean (n,) and covariance (n, n) of K lists, by the jackknife over lists.
+
+    The arguments are sums over the weighted points z of each list: of 1 (K,), of z (K, n), of z z^T (K, n, n).
+    """
     K = len(mass)
 
     def ratios(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class ClassifiedSequences(Protocol):
-    """Data of a task that can be learned: token numbers (examples, M), labels (examples,), and held-out examples."""
+    """Data of a task: token numbers (examples, M), labels (examples,), and the same for held-out examples."""
 
     @property
     def tokens(self) -> np.ndarray: ...
@@ -94,12 +94,12 @@ class AttentionClassifier:
 
     @classmethod
     def released(cls) -> Self:
-        """Settings of the code published with arXiv:2502.00901: scores over sqrt(P), start of size 0.1."""
+        """Return the settings of the code published with arXiv:2502.00901: scores / sqrt(P), key_sd 0.1."""
         return cls()
 
     @classmethod
     def printed(cls) -> Self:
-        """Settings of appendix F of arXiv:2502.00901: scores over D, no bias, start of size 1e-4, AdamW of PyTorch."""
+        """Return the settings of appendix F of arXiv:2502.00901: scores / D, no bias, key_sd 1e-4, AdamW of PyTorch."""
         return cls(score_scale=1 / 128, key_bias=False, key_sd=1e-4, optimizer="torch")
 
     def __post_init__(self) -> None:
@@ -128,8 +128,8 @@ class AttentionClassifier:
             For example :func:`asymptotix.tasks.trec` of several seeds.
         epochs : int
         record_every : int
-            Number of steps between two records of the weights. Counting restarts in every epoch, whose end is recorded
-            too.
+            Number of steps between two records of the weights. Counting restarts in every epoch; the end of an epoch is
+            also recorded.
         seeds : sequence of int, optional
             One seed per run, for the start and the order of the batches; 0, 1, ... by default. A run does not depend
             on the other runs.
@@ -175,14 +175,14 @@ class TrainedClassifiers:
 
 
 class _Rule(NamedTuple):
-    """Options that decide which program is compiled."""
+    """Options that decide which program is compiled; ``every`` is the number of steps between two records."""
 
     classifier: AttentionClassifier
     every: int
 
 
 class _ClassifierRuns:
-    """Arrays of all runs; the first axis is the run."""
+    """Data and parameters of all runs, arrays whose first axis is the run; one task and one seed per run."""
 
     def __init__(
         self, classifier: AttentionClassifier, tasks: Sequence[ClassifiedSequences], seeds: Sequence[int]
@@ -221,7 +221,7 @@ class _ClassifierRuns:
         return TrainedClassifiers(self.classifier, keys[:, -1], history)
 
     def _order(self, seed: int, epoch: int) -> np.ndarray:
-        """Return the examples (batches, batch) in the order of an epoch; -1 fills the last batch."""
+        """Return the numbers of the examples, (batches, batch), in the order of an epoch; -1 fills the last batch."""
         count, size = self.data[0].shape[1], self.classifier.batch
         order = np.random.default_rng(streams.batches_of_run(seed, epoch)).permutation(count)
         return np.pad(order, (0, self.batches * size - count), constant_values=-1).reshape(-1, size).astype(np.int32)
@@ -242,7 +242,10 @@ def _within(name: str, values: np.ndarray, count: int) -> None:
 
 
 def _start(classifier: AttentionClassifier, vocabulary: int, used: np.ndarray, seed: int) -> ClassifierParameters:
-    """Draw the start for the whole vocabulary, so that it does not depend on which tokens occur."""
+    """Return a run's start, with embeddings of the tokens ``used`` only.
+
+    Embeddings are drawn for the whole vocabulary, so that they do not depend on which tokens occur.
+    """
     rng = np.random.default_rng(streams.classifier_start_of_run(seed))
     sizes = {name: getattr(classifier, name) for name in ("features", "layers", "rank", "classes", "key_sd")}
     start = random_start(rng, vocabulary=vocabulary, **sizes)
@@ -250,7 +253,10 @@ def _start(classifier: AttentionClassifier, vocabulary: int, used: np.ndarray, s
 
 
 def recorded_steps(batches: int, epochs: int, every: int) -> np.ndarray:
-    """Return the numbers of the steps after which weights are recorded; zero is the start."""
+    """Return the numbers of the steps after which weights are recorded, ascending; zero is the start.
+
+    These are the steps ``every``, 2 ``every``, ... of each epoch, and its last step.
+    """
     within = np.unique([*range(every, batches + 1, every), batches])
     return np.concatenate([[0], (batches * np.arange(epochs)[:, None] + within).ravel()])
 
@@ -280,7 +286,10 @@ def _prepared(parameters: ClassifierParameters, classifier: AttentionClassifier)
 
 @partial(jax.jit, static_argnames="rule", donate_argnames="state")
 def _epoch(state: _State, data: _Examples, order: jax.Array, rule: _Rule) -> tuple[_State, jax.Array, jax.Array]:
-    """Use all batches once; return the final state, the recorded keys (run, record, layer, P, D) and the mean loss."""
+    """Use all batches once; return the state, the recorded keys (run, record, layer, P, D) and mean losses (run,).
+
+    ``order`` (run, batches, batch) are numbers of examples, -1 for none.
+    """
     classifier, every = rule
     optimizer = _optimizer(classifier)
 
@@ -315,14 +324,14 @@ def batch_loss(
     weight: jax.Array,
     classifier: AttentionClassifier,
 ) -> jax.Array:
-    """Return the mean cross entropy of the examples with non-zero weight."""
+    """Return the mean cross entropy of the examples (n, M) with labels (n,), weighted by ``weight`` (n,), 0 or 1."""
     found = logits(parameters, tokens, score_scale=classifier.score_scale, key_bias=classifier.key_bias)
     return cross_entropy(found, labels, weight)
 
 
 @partial(jax.jit, static_argnames="classifier")
 def _accuracy(parameters: ClassifierParameters, data: _Examples, classifier: AttentionClassifier) -> jax.Array:
-    """Return the fraction (run,) of correctly classified examples."""
+    """Return, for every run, the fraction (run,) of examples that are classified correctly."""
 
     def one(parameters: ClassifierParameters, tokens: jax.Array, labels: jax.Array) -> jax.Array:
         found = logits(parameters, tokens, score_scale=classifier.score_scale, key_bias=classifier.key_bias)

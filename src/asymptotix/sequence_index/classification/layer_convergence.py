@@ -18,10 +18,10 @@ HALF, AREA = "half", "area"
 
 
 def similarity(ways: np.ndarray) -> np.ndarray:
-    """Return Tr(K_t K_*) / (|K_t|_F |K_*|_F) at every step of w (..., steps, rows, columns), with K = w w^T.
+    """Return Tr(K_t K_*) / (|K_t|_F |K_*|_F), (..., steps), for weights w = ``ways`` (..., steps, rows, columns).
 
-    K_* is K of the last step. The code published with Troiani et al., arXiv:2502.00901, computes this for Fig. 3 right,
-    with w (P, D); with the denominator printed there the similarity is not one at the last step.
+    K_t is w w^T at step t, and K_* at the last step. The code published with Troiani et al., arXiv:2502.00901, computes
+    this for Fig. 3 right, with w (P, D); with the denominator printed there it is not one at the last step.
 
     K does not change if w is multiplied by an orthogonal matrix from the right. The scores of attention depend on
     w^T w, which does not change if w is multiplied by an orthogonal matrix from the left. The similarity of w^T w is
@@ -35,7 +35,7 @@ def similarity(ways: np.ndarray) -> np.ndarray:
 
 
 def _similarity_of_run(w: np.ndarray) -> np.ndarray:
-    """Return the similarity of w (steps, rows, columns), using w w^T or w^T w, whichever is smaller.
+    """Return the similarity (steps,) of w (steps, rows, columns), from w w^T or w^T w, whichever is smaller.
 
     Both products have the same norm.
     """
@@ -52,9 +52,10 @@ def _similarity_of_run(w: np.ndarray) -> np.ndarray:
 
 
 def passage(steps: np.ndarray, curve: np.ndarray, level: float) -> float:
-    """Return the step from which a curve stays at or above a level, with linear interpolation between records.
+    """Return the step from which a curve (T,) stays at or above a level, with linear interpolation between records.
 
-    Zero if the curve is never below the level; infinity if it is below at the end.
+    ``steps`` (T,) are the numbers of the recorded steps. The result is zero if the curve is never below the level, and
+    infinity if it is below at the end.
     """
     below = np.flatnonzero(curve < level)
     if not len(below):
@@ -67,12 +68,12 @@ def passage(steps: np.ndarray, curve: np.ndarray, level: float) -> float:
 
 
 def area_above(steps: np.ndarray, curve: np.ndarray) -> float:
-    """Return the integral of 1 - similarity over the steps: small for a layer that is near its end early."""
+    """Return the integral of 1 - ``curve`` (T,) over ``steps`` (T,): small for a layer that converges early."""
     return float(np.trapezoid(1 - curve, steps))
 
 
 def halfway(steps: np.ndarray, curve: np.ndarray) -> float:
-    """Return the step from which at most half of the way from the first similarity to one remains.
+    """Return the step from which a curve (T,) stays at or above the mean of its first value and one.
 
     Unlike the passage of a fixed level, it is not early merely because a layer hardly moves.
     """
@@ -124,7 +125,7 @@ def layer_order(similarities: xr.DataArray, levels: Sequence[float] = LEVELS) ->
 
 
 def sign_test(more: int, less: int) -> float:
-    """Return the probability that fair coins divide at least as unevenly as ``more`` to ``less``."""
+    """Return the probability that ``more`` + ``less`` fair coins divide at least as unevenly as more to less."""
     count = more + less
     tail = sum(math.comb(count, k) for k in range(min(more, less) + 1))
     return min(1.0, 2 * tail / 2**count)

@@ -44,7 +44,10 @@ class ClassifierParameters(NamedTuple):
 def random_start(
     rng: np.random.Generator, *, vocabulary: int, features: int, layers: int, rank: int, classes: int, key_sd: float
 ) -> ClassifierParameters:
-    """Draw embeddings N(0, 1), keys N(0, key_sd^2) without offset, readout and bias uniform in +-1/sqrt(D)."""
+    """Draw embeddings N(0, 1), keys N(0, key_sd^2) with zero offset, readout and bias uniform in +-1/sqrt(D).
+
+    ``features`` is D, ``rank`` P.
+    """
     bound = 1 / np.sqrt(features)
     embedding = rng.standard_normal((vocabulary, features), dtype=np.float32)
     keys = key_sd * rng.standard_normal((layers, rank, features), dtype=np.float32)
@@ -66,6 +69,6 @@ def logits(parameters: ClassifierParameters, tokens: Array, *, score_scale: floa
 
 
 def cross_entropy(given: Array, labels: Array, weight: Array) -> jax.Array:
-    """Return the mean of -log p(label) over the examples with non-zero weight, given logits (examples, classes)."""
+    """Return the mean of -log p(label) over examples, with weights (examples,), given logits (examples, classes)."""
     found = jnp.take_along_axis(jax.nn.log_softmax(given, axis=-1), labels[:, None], axis=-1)[:, 0]
     return -(weight * found).sum() / weight.sum()

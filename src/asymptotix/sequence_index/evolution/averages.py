@@ -1,6 +1,6 @@
 """Averages over data at a given overlap. State evolution needs nothing else from a channel.
 
-At overlap Q the student's field and the true index are jointly Gaussian per token, and V = I - Q:
+At overlap Q (P, P) the student's field omega and the true indices Z are jointly Gaussian per token, with V = I - Q:
 
     Z ~ N(0, I),     omega | Z ~ N(Q Z, Q V),     y = g(Z)
 
@@ -37,36 +37,43 @@ from ..channels.protocol import (
 from ..channels.row_symmetry import RowSymmetry
 from .followed_moments import FollowedMoments
 
-#: Products of two Jacobians that are computed at once: two megabytes, which stay in a core's cache.
+#: Number of products of two Jacobians in memory at once: two megabytes, which stay in a core's cache.
 _PRODUCTS_AT_ONCE = 2**18
-#: Accuracy of the posterior inside an average. Its errors of about 1e-3 per sample have random signs: cells that are
-#: four times finer change the averages by less than 1e-4.
+#: Accuracy of the posterior inside an average. Errors of about 1e-3 per sample have random signs: cells that are four
+#: times finer change the averages by less than 1e-4.
 POSTERIOR_ACCURACY = Accuracy(fineness=2.0, cut=9.0)
-#: Overlaps between which the share of the curvature at zero overlap as a control variate falls from one to zero. The
-#: largest diagonal overlap counts. The share falls smoothly, because a discontinuous map may have no fixed point.
+#: Largest diagonal overlaps at which the share of the curvature at zero overlap as a control variate starts to fall
+#: from one, and reaches zero. The share falls smoothly, because a discontinuous map may have no fixed point.
 _CONTROL_WHOLE, _CONTROL_NONE = 0.1, 0.5
 #: Number of draws from which on a posterior covariance has an error of about half a percent or less.
 _MANY_DRAWS = 4096
-#: Smallest numbers of nodes and of observations per control variate. With fewer the regression would fit the noise.
+#: Smallest numbers of nodes and of observations per control variate. With fewer the regression fits the noise.
 _NODES_PER_CONTROL, _OBSERVATIONS_PER_CONTROL = 16, 4
 
 
 class QuasiRandomAverager(Averager):
     """Averages over scrambled Sobol nodes, the same nodes at every overlap (common random numbers).
 
-    There are several randomisations: independent scramblings of the nodes.
+    E[g g^T], with g = V^{-1} (E[Z|y] - omega) the score, has two unbiased estimators: g g^T and (Nishimori) minus the
+    trace of dg/domega over tokens. The first is zero exactly where the overlap is, the second varies less near full
+    overlap. They are blended with weights 1-q and q (with draws 1-q^4 and q^4, or 1-q^2 and q^2) along the principal
+    directions of the overlap. With draws, squares become products of two results from independent lists of draws.
 
-    E[g g^T] has two unbiased estimators, the square itself and V^{-1}(M V - E tr Cov)V^{-1} (Nishimori). The first
-    vanishes exactly where the overlap does, the second has much less variance near full overlap: they are blended
-    with weights 1-q and q (for posteriors from draws 1-q^4 and q^4, from many draws 1-q^2 and q^2) along the principal
-    directions of the overlap. A posterior from draws is computed twice, with independent lists of draws, and squares
-    become products of the two results.
+    Control variates reduce the error: at small overlaps the curvature |dg_l/domega_l|^2 at zero overlap, if its mean is
+    known exactly; for other channels the Hermite polynomials of degree 2 and 4 of the true indices, at every overlap.
 
-    Control variates have a known mean. If deterministic quadrature gives the curvature at zero overlap, the curvature
-    is the control variate at small overlaps: near the first threshold it removes most of the error. It costs as much as
-    one evaluation per set of nodes. It is of no use far from zero overlap, so its share falls smoothly with the largest
-    overlap. For other channels the control variates are the Hermite polynomials of degree 2 and 4 of the true index,
-    with mean zero, at every overlap.
+    Parameters
+    ----------
+    count, randomisations : int
+        Number of nodes in each of several independent scramblings.
+    block : int
+        Number of the part of the Sobol sequence, in parts of ``count`` nodes.
+    careful : bool
+        Whether posteriors with up to 256 effective draws, instead of 64, are computed again with more draws.
+    rough : bool
+        Whether posteriors are fast but inaccurate.
+    fields : int, optional
+        Number of nodes that share one observation, by default the channel's.
     """
 
     def __init__(
@@ -113,9 +120,9 @@ class QuasiRandomAverager(Averager):
 
     @cached_property
     def _curvature_control(self) -> Control:
-        """Control variates |G_ll|_F^2 and |G_ll xi_l|^2 at zero overlap, minus their exact mean f_l; weights included.
+        """Control variates |G_ll|_F^2 and |G_ll xi_l|^2 of every index l at zero overlap, minus their exact mean.
 
-        xi is the part of omega that does not depend on y: near zero overlap g_out is sqrt(q) G xi.
+        G = dg/domega is the Jacobian of the score, xi the Gaussian noise of omega.
         """
         Z, noise, weights = self._nodes
         posterior = self._posterior(np.zeros_like(Z), np.eye(self.channel.indices))
@@ -128,7 +135,7 @@ class QuasiRandomAverager(Averager):
 
     @cached_property
     def _hermite_control(self) -> Control | None:
-        """Hermite polynomials of the true index, as many as the number of nodes allows; None for folded nodes."""
+        """Hermite polynomials of the true indices as control variates; None: too few nodes, or not Gaussian ones."""
         if self.channel.folds_symmetries:
             return None
         Z = self._nodes[0].reshape(len(self._nodes[0]), -1)
@@ -138,14 +145,14 @@ class QuasiRandomAverager(Averager):
 
     @cached_property
     def _posteriors(self) -> list[PreparedPosterior]:
-        """Posterior of the nodes as a function of omega and V: one, or two from independent lists of draws."""
+        """Functions of omega and V that return the posterior of all nodes: one, or two with independent draws."""
         channel, fields = self.channel, self._fields
         Z, observation = self._nodes[0][::fields], self._observation[::fields]
         lists = streams.POSTERIOR_LISTS if channel.stochastic else streams.POSTERIOR_LISTS[:1]
         return [channel.prepared(observation, Z, replace(self._accuracy, seed=seed)) for seed in lists]
 
     def _posterior(self, omega: np.ndarray, V: np.ndarray, which: int = 0) -> Posterior:
-        """Return the posterior of every node."""
+        """Return the posterior of every node at fields omega (n, P, M), from list of draws number ``which``."""
         found = self._posteriors[which](omega, V)
         posterior = Posterior(*(np.asarray(x, dtype=float) for x in found[:3]))
         _refuse_lost(posterior.log_evidence, V)
@@ -156,29 +163,28 @@ class QuasiRandomAverager(Averager):
         V: np.ndarray,
         posterior: Callable[[np.ndarray, np.ndarray, np.ndarray, Accuracy], Posterior] | None = None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Posterior]:
-        """Return the nodes at overlap I - V: true indices Z, importance weights, observations, posteriors.
+        """Return the n nodes at overlap I - V: true indices Z (n, P, M), importance weights, observations, posteriors.
 
-        The posteriors come from ``posterior`` or, by default, from the channel itself. Each of them is accurate by
-        itself, whereas prepared posteriors are accurate on average only.
+        ``posterior`` (of observations, omega, V, accuracy), by default the channel's, computes the posteriors.
         """
         Z, _, weights = self._nodes
         found = (posterior or self.channel.posterior)(self._observation, self._omega(V), V, self._accuracy)
         return Z, weights, self._observation, Posterior(*(np.asarray(x, dtype=float) for x in found[:3]))
 
     def _omega(self, V: np.ndarray) -> np.ndarray:
-        """Return the fields omega at overlap I - V."""
+        """Return the fields omega (n, P, M) of all nodes at overlap I - V."""
         Z, noise, _ = self._nodes
         Q = np.eye(len(V)) - V
         return mixed_rows(Q, Z) + mixed_rows(psd_sqrt(Q @ V, scale=1.0), noise)
 
     def _all_posteriors(self, V: np.ndarray) -> list[Posterior]:
-        """Return the posteriors of the nodes: one of each, or two from independent lists of draws."""
+        """Return the posterior of all nodes at overlap I - V, once or, with draws, twice from independent lists."""
         omega = self._omega(V)
         return [self._posterior(omega, V, which) for which in range(len(self._posteriors))]
 
     def __call__(self, V: np.ndarray) -> Averages:
-        # The last averages are kept, because a search often starts at the V where the previous one ended. They are one
-        # tuple and depend on V alone, so that neither threads nor earlier calls can change a result.
+        # A search often starts at the V where the previous one ended. The kept averages depend on V alone, so that
+        # neither threads nor earlier calls can change a result.
         where, last = self._last
         if where != V.tobytes():
             where, last = self._last = V.tobytes(), self._averaged(V)
@@ -197,7 +203,10 @@ class QuasiRandomAverager(Averager):
         return Averages(self.channel.symmetry.of(V).averaged(second_moment * self.channel.overlap_mask), *rest)
 
     def _matrix_values(self, V: np.ndarray, Q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return log Z_out (n,), the estimate of E[g g^T] (n, P, P) and |G_ll|_F^2 (n, P) of every node."""
+        """Return log Z_out (n,), the estimate of E[g g^T] (n, P, P) and |dg_l/domega_l|_F^2 (n, P) of every node.
+
+        g is the score, Z_out the evidence.
+        """
         posteriors = self._all_posteriors(V)
         (g, G), (h, H) = ((score(one, V), score_jacobian(one, V)) for one in (posteriors[0], posteriors[-1]))
         own, other = (np.einsum("npmpk->npmk", x) for x in (G, H))
@@ -208,7 +217,7 @@ class QuasiRandomAverager(Averager):
         return _mean_log_evidence(posteriors), moments, (own * other).sum((-1, -2))
 
     def _diagonal_values(self, V: np.ndarray, Q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return :meth:`_matrix_values` for diagonal overlaps: only the diagonal (n, P) of E[g g^T] is computed."""
+        """Return log Z_out (n,), estimates of E[g_l^2] (n, P) and |dg_l/domega_l|_F^2 (n, P) for diagonal V and Q."""
         shares = np.diag(self._share_of_covariance(Q)) ** 2
         found = self.channel.score_squares(self._observation, *self._nodes[:2], V, shares, self._accuracy)
         found = self._squares_of_posteriors(V, shares) if found is None else found
@@ -227,10 +236,10 @@ class QuasiRandomAverager(Averager):
         return ScoreSquares(_mean_log_evidence(posteriors), np.stack(moments), np.stack(curvatures))
 
     def _share_of_covariance(self, Q: np.ndarray) -> np.ndarray:
-        """Return the square root (P, P) of the weight of the second, Nishimori estimator of E[g g^T].
+        """Return the square root (P, P) of the weight of the estimator of E[g g^T] from posterior covariances.
 
-        A covariance from draws is slightly too small, above all if few draws are effective. The second estimator
-        amplifies this bias at small overlaps. With draws it is therefore used at overlaps close to one only.
+        Covariances from draws are slightly too small, which the estimator amplifies at small overlaps. With draws its
+        weight is therefore small there.
         """
         if not self.channel.stochastic:
             return psd_sqrt(Q, scale=1.0)
@@ -256,14 +265,14 @@ class QuasiRandomAverager(Averager):
         return np.einsum("ra,aij->rij", components, basis), allowed @ operators @ allowed
 
     def _control_at(self, Q: np.ndarray) -> tuple[Control | None, float]:
-        """Return the control variates, and the share of the regression on them that is subtracted."""
+        """Return the control variates at overlap Q (or None), and the share of the regression that is subtracted."""
         if not self.channel.curvature_is_control:
             return self._hermite_control, 1.0
         share = _falling((float(np.diag(Q).max()) - _CONTROL_WHOLE) / (_CONTROL_NONE - _CONTROL_WHOLE))
         return (self._curvature_control if share > 0 else None), share
 
     def _mean(self, values: np.ndarray, Q: np.ndarray) -> np.ndarray:
-        """Return the mean of every randomisation, minus the regression on the control variates if there are any."""
+        """Return means (R, ...) of node values (n, ...) per randomisation, with the control variates for overlap Q."""
         weights, (control, share) = self._nodes[2], self._control_at(Q)
         weighted = (values * weights.reshape(-1, *[1] * (values.ndim - 1))).reshape(len(values), -1)
         mean = weighted.reshape(self._randomisations, self._count, -1).mean(1)
@@ -273,7 +282,7 @@ class QuasiRandomAverager(Averager):
 
 
 def _falling(x: float) -> float:
-    """Return 1 for x <= 0, 0 for x >= 1 and a polynomial between, with two continuous derivatives."""
+    """Return 1 for x <= 0, 0 for x >= 1 and a polynomial in between, with two continuous derivatives."""
     t = min(max(x, 0.0), 1.0)
     return 1.0 - t**3 * (10.0 - 15.0 * t + 6.0 * t**2)
 
@@ -289,10 +298,7 @@ def _refuse_lost(log_evidence: np.ndarray, V: np.ndarray) -> None:
 
 
 def _score_of_row(posterior: Posterior, row: int, v: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return g_out (M, n) and its Jacobian (M, M, n) of one row with variance v, for a diagonal V.
-
-    The samples are the last axis, because NumPy is slow on short axes.
-    """
+    """Return the score g (M, n) and dg/domega (M, M, n) of index ``row`` in n samples, for diagonal V with entry v."""
     g = np.ascontiguousarray(posterior.shift[:, row].T)
     G = np.ascontiguousarray(np.moveaxis(posterior.covariance[:, row, :, row], 0, -1))
     g /= v
@@ -304,10 +310,10 @@ def _score_of_row(posterior: Posterior, row: int, v: float) -> tuple[np.ndarray,
 def squares_and_operators(
     pairs: Sequence[tuple[Posterior, Posterior]], V: np.ndarray, frame: np.ndarray, basis: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return squares g h^T (n, d, d) and operators <B_a, G B_b H^T> (n, b, b) of every sample, summed over pairs.
+    """Return g h^T (n, d, d) and <B_a, G B_b H^T> (n, b, b) of every sample, symmetrised and summed over ``pairs``.
 
-    See :meth:`QuasiRandomAverager.moments_and_operators`. A pair gives one factor each: the same posterior twice, or
-    two posteriors from independent lists.
+    g, G are the score and its Jacobian from the first posterior of a pair, h, H those from the second (the same, or one
+    from independent draws). They are projected on ``frame`` (P, d); B_a are the matrices of ``basis`` (b, d, d).
     """
     g, h = (np.concatenate([frame.T @ score(pair[side], V) for pair in pairs], 2) for side in (0, 1))
     G, H = (np.concatenate([_pairs(score_jacobian(pair[side], V), frame) for pair in pairs], 2) for side in (0, 1))
@@ -315,10 +321,9 @@ def squares_and_operators(
 
 
 def _forms(G: np.ndarray, H: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """Return tr(B_a G B_b H^T), an array (n, b, b) with a and b in either order, from :func:`_pairs`.
+    """Return tr(B_a G B_b H^T) (n, b, b), possibly with a and b exchanged, for Jacobians G, H (n, d d, M M).
 
-    Products G_ik H_jl, summed over tokens, are contracted with B_a over i, j, then with B_b over k, l. Parts of the
-    samples whose products stay in the cache are computed one after the other, with a check for interrupts in between.
+    G and H come from :func:`_pairs`; B_a are the matrices of ``basis`` (b, d, d).
     """
     b, d = basis.shape[:2]
     found, flat = np.empty((len(G), b, b)), basis.reshape(b, d * d)
@@ -335,9 +340,9 @@ def _forms(G: np.ndarray, H: np.ndarray, basis: np.ndarray) -> np.ndarray:
 def symmetric_growth(
     symmetry: RowSymmetry, frame: np.ndarray, moments: np.ndarray, operators: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return moments (R, d, d) and operators (R, b, b) along a frame (P, d), averaged over a symmetry group.
+    """Return moments (R, d, d) and operators (R, b, b) on the span of ``frame`` (P, d), averaged over ``symmetry``.
 
-    The group is that of the overlap at which they were taken. Operators refer to the basis :func:`symmetric_basis`.
+    The symmetry is that of the overlap at which they were taken. Operators refer to :func:`symmetric_basis`.
     """
     if symmetry.trivial:
         return moments, operators
@@ -348,7 +353,7 @@ def symmetric_growth(
 
 
 def _pairs(G: np.ndarray, frame: np.ndarray) -> np.ndarray:
-    """Return Jacobians (n, P, M, P, M) along a frame (P, d) as (n, d d, M M): pairs of directions, pairs of tokens."""
+    """Return Jacobians G (n, P, M, P, M), projected on ``frame`` (P, d), as (n, d d, M M): direction, token pairs."""
     (n, P, M), d = G.shape[:3], frame.shape[1]
     pairs = np.ascontiguousarray(np.transpose(G, (0, 1, 3, 2, 4))).reshape(n, P * P, M * M)
     if d == P and np.array_equal(frame, np.eye(P)):
@@ -372,9 +377,8 @@ def averager(
 ) -> Averager:
     """Return the exact averager of a channel, or else averages over ``count`` nodes in each of several randomisations.
 
-    ``block`` selects a part of a long sequence of nodes. ``careful`` computes posteriors with few effective draws
-    again, with more draws. ``rough`` uses rough posteriors, for averages that are corrected later. ``fields`` is the
-    number of fields per observation, by default the channel's.
+    ``block`` numbers parts of a long sequence of nodes. ``careful``: posteriors with few effective draws are computed
+    again with more. ``rough``: posteriors are fast, but inaccurate. ``fields``: nodes that share one observation.
     """
     exact = channel.exact_averager()
     return exact or QuasiRandomAverager(channel, count, randomisations, seed, block, careful, rough, fields)

@@ -1,4 +1,4 @@
-"""The choice between two kinds of averages: over samples and their posteriors, or over draws sorted by their output."""
+"""The choice between averages over samples and their posteriors, and averages over draws sorted by their output."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from .sorting.sorted_fields import SortedNodes, is_discrete, output_axes
 
 #: Largest number of outputs for sorted draws: with more of them, neighbouring draws are too far from each other.
 _MOST_OUTPUTS = 4
-#: Largest number of indices of all tokens for sorted draws, unless the channel has ``finest``: the cost of all pairs of
-#: indices grows with the fourth power of their number.
+#: Largest number of indices of all tokens (P M) for sorted draws, unless the channel has ``finest``: the cost grows
+#: with the fourth power of this number.
 _MOST_INDICES = 8
 
 
 def nodes_of(channel: Channel) -> Nodes:
-    """Return the nodes for overlaps: sorted draws, unless posteriors are fast or sums over few roots."""
+    """Return the nodes for computing overlaps: sorted draws, unless posteriors are fast or sums over few roots."""
     return Nodes(channel) if isinstance(channel, RootChannel) else nodes_for_thresholds(Nodes(channel))
 
 
 def nodes_for_thresholds(nodes: Nodes) -> Nodes:
-    """Return sorted draws where they suit the channel, also if posteriors are sums over roots; else the given nodes.
+    """Return the nodes for computing thresholds: sorted draws where they suit the channel, else the given nodes.
 
-    The growth of small overlaps takes longer on a block of posteriors.
+    Unlike for overlaps, sorted draws also replace posteriors that are sums over several roots.
     """
     channel = nodes.channel
     if not nodes.posteriors or not isinstance(channel, LinkChannel) or not _suits(channel):
@@ -33,7 +33,10 @@ def nodes_for_thresholds(nodes: Nodes) -> Nodes:
 
 
 def _suits(channel: LinkChannel) -> bool:
-    """Whether observations are few numbers and posteriors are slow: from draws, fibres, cells or several roots."""
+    """Whether sorted draws suit a channel: its output is a few numbers, and its posteriors are slow.
+
+    Slow posteriors are those from draws, fibres, several cells or roots in more than two dimensions P M.
+    """
     if channel.diagonal or channel.groups is not None:
         return False
     roots = isinstance(channel, RootChannel) and channel.size > 2

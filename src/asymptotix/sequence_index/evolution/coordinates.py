@@ -1,8 +1,9 @@
-"""Coordinates of a matrix overlap: the matrix logarithm of Qhat on the learned subspace.
+"""Coordinates of a matrix overlap Q (P, P): the matrix of logits on the learned subspace.
 
-Without side information Q = Qhat (I + Qhat)^{-1}, so X = log Qhat is the matrix of logits: its eigenvectors are those
-of Q, its eigenvalues log(q/v). Directions that are not learned have Q = 0 and no coordinate. For one index, or a
-diagonal overlap, the coordinates are the logits of the overlaps, entry by entry.
+Q = Qhat (I + Qhat)^{-1}, where Qhat is the precision that data and side information add to that of the prior. So
+X = log Qhat is the matrix of logits: its eigenvectors are those of Q, its eigenvalues log(q/v) with v = 1 - q.
+Directions that are not learned have Q = 0 and no coordinate. If Q is diagonal, the coordinates are the logits of its
+diagonal.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import numpy as np
 from ...numerics.linear_algebra import from_logit, symmetric_basis
 from ..channels.row_symmetry import RowSymmetry
 
-#: Range of the precisions. Below it nothing is learned. At its upper end, 1-q = 1e-6, a direction counts as known and
-#: has no coordinate any more, because its logit would grow without end.
+#: Smallest and largest precision q/(1-q) of a direction. At the largest, 1-q = 1e-6, a direction counts as known and
+#: loses its coordinate, because its logit would grow without limit. The smallest only keeps the logarithm finite.
 PRECISIONS = (1e-300, 1e6)
-#: Smallest logit of a direction that counts as known. It lies slightly below the end of the range, because rounding
-#: reduces eigenvalues of a matrix of logits by some units in the last place.
+#: Smallest logit of a direction that counts as known: slightly less than the log of the largest precision, because
+#: rounding reduces eigenvalues of a matrix of logits by some units in the last place.
 KNOWN_LOGIT = np.log(PRECISIONS[1]) * (1 - 1e-12)
 
 
@@ -39,7 +40,7 @@ class Coordinates:
     held : mapping, optional
         Index -> fixed overlap of the held indices; their overlap with other indices is zero.
     symmetry : RowSymmetry, optional
-        Symmetry of the overlap; matrices without it have no coordinate.
+        Permutations and sign changes of indices that leave the overlap unchanged; they reduce the number m.
     """
 
     frame: np.ndarray
@@ -50,7 +51,10 @@ class Coordinates:
 
     @classmethod
     def of_rows(cls, rows: np.ndarray, diagonal: bool, held: Mapping[int, float] | None = None) -> Coordinates:
-        """Return the subspace spanned by the index rows in the mask ``rows`` (P,) that have no fixed overlap (held)."""
+        """Return the subspace spanned by the indices in the mask ``rows`` (P,) that are not held.
+
+        ``held`` maps an index to its fixed overlap. ``diagonal``: whether the overlap stays diagonal.
+        """
         free = _not_held(len(rows), held) > 0
         return cls(np.eye(len(rows))[:, np.asarray(rows, bool) & free], diagonal, held=held or {})
 
@@ -63,9 +67,10 @@ class Coordinates:
         held: Mapping[int, float] | None = None,
         symmetry: RowSymmetry | None = None,
     ) -> tuple[Coordinates, np.ndarray]:
-        """Return the range of an overlap matrix, restricted to indices that are not held, and its coordinates there.
+        """Return the range of the overlap Q (P, P) as the learned subspace, and the coordinates (m,) of Q on it.
 
-        The subspace keeps those elements of the symmetry that the matrix has.
+        V is I - Q. ``diagonal``: only the diagonals are used. Entries of Q of the indices in ``held`` (index -> fixed
+        overlap) are ignored. Unless ``diagonal``, the subspace gets the elements of ``symmetry`` that keep Q.
         """
         free = _not_held(len(Q), held)
         Q = free[:, None] * Q * free
@@ -82,27 +87,27 @@ class Coordinates:
 
     @property
     def rank(self) -> int:
-        """Dimension k of the learned subspace, on which there are coordinates."""
+        """Dimension k of the learned subspace; known and held directions do not count."""
         return self.frame.shape[1]
 
     @property
     def certain(self) -> np.ndarray:
-        """Orthonormal columns (P, j) of the known directions."""
+        """Orthonormal columns (P, j) of the known directions, whose overlap is fixed at 1 - 1e-6."""
         return self.frame[:, :0] if self.known is None else self.known
 
     @property
     def learned(self) -> int:
-        """Number of directions that are learned or known."""
+        """Number of learned directions plus number of known ones (overlap fixed at 1 - 1e-6)."""
         return self.rank + self.certain.shape[1]
 
     @cached_property
     def immobile(self) -> np.ndarray:
-        """Orthonormal columns of the directions with a fixed overlap: the known and the held ones."""
+        """Orthonormal columns (P, .) of the directions with a fixed overlap: known directions, then held indices."""
         return np.concatenate([self.certain, np.eye(len(self.frame))[:, list(self.held)]], 1)
 
     @cached_property
     def complement(self) -> np.ndarray:
-        """Orthonormal columns of the directions that are neither learned nor known nor held."""
+        """Orthonormal columns (P, .) of the directions that are neither learned nor known nor held."""
         both = np.concatenate([self.frame, self.immobile], 1)
         if self.diagonal:
             return np.eye(len(both))[:, ~both.any(1)]
@@ -124,18 +129,18 @@ class Coordinates:
         return np.einsum("aij,...ij->...a", self._basis, X)
 
     def _spectrum(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the eigenvalues of X (the logits) and their directions in R^P."""
+        """Return eigenvalues (k,), ascending, and eigenvectors (P, k) of the matrix of logits with coordinates x."""
         if self.rank == 0:
             return np.zeros(0), self.frame
         logits, vectors = np.linalg.eigh(np.einsum("a,aij->ij", x, self._basis))
         return logits, self.frame @ vectors
 
     def logits(self, x: np.ndarray) -> np.ndarray:
-        """Return log(q/v) of the principal overlaps, ascending."""
+        """Return log(q/(1-q)) of the principal overlaps q (k,), ascending, for coordinates x (m,)."""
         return self._spectrum(x)[0]
 
     def overlap(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return Q and V = I - Q, both to full relative accuracy on the learned subspace."""
+        """Return Q and V = I - Q (P, P) for coordinates x (m,), both to full relative accuracy of their eigenvalues."""
         logits, directions = self._spectrum(x)
         logits = np.concatenate([logits, np.full(self.certain.shape[1], np.log(PRECISIONS[1]))])
         directions = np.concatenate([directions, self.certain], 1)
@@ -148,7 +153,7 @@ class Coordinates:
         return Q, V
 
     def of_precision(self, hat: np.ndarray) -> np.ndarray:
-        """Return the coordinates of matrices ``hat`` = Qhat (..., P, P), restricted to the learned subspace."""
+        """Return coordinates (..., m) of log Qhat for precisions ``hat`` = Qhat (..., P, P) on the learned subspace."""
         inside = np.einsum("pi,...pq,qj->...ij", self.frame, hat, self.frame)
         if self.diagonal:
             return np.log(np.einsum("...ii->...i", inside).clip(*PRECISIONS))
@@ -157,7 +162,7 @@ class Coordinates:
         return self._components(np.einsum("...ik,...k,...jk->...ij", vectors, logits, vectors))
 
     def of_overlap_inside(self, Q: np.ndarray) -> np.ndarray | None:
-        """Return coordinates of an overlap (P, P) on the learned subspace; None if it is not between 0 and 1 there."""
+        """Return coordinates (m,) of Q (P, P) on the learned subspace; None unless 0 < Q < 1 there."""
         inside = self.frame.T @ Q @ self.frame
         values = np.diag(inside) if self.diagonal else np.linalg.eigvalsh(inside)
         if not ((values > 0) & (values < 1)).all():
@@ -166,7 +171,7 @@ class Coordinates:
         return self.of_precision(self.frame @ hat @ self.frame.T)
 
     def tangent(self, x: np.ndarray) -> np.ndarray:
-        """Return dQ/dx as matrices (m, P, P). A derivative of a matrix function has divided differences as entries."""
+        """Return the derivatives dQ/dx_a (m, P, P) of the overlap at coordinates x (m,), from divided differences."""
         logits, directions = self._spectrum(x)
         q, v = from_logit(logits)
         gaps = logits[:, None] - logits[None, :]
@@ -177,7 +182,10 @@ class Coordinates:
         return np.einsum("pk,akl,ql->apq", directions, inside, directions)
 
     def enlarged(self, x: np.ndarray, hat: np.ndarray) -> tuple[Coordinates, np.ndarray]:
-        """Return the space with the range of ``hat`` (P, P), a matrix Qhat outside it, and the coordinates there."""
+        """Return the learned subspace enlarged by the range of ``hat`` (P, P), and the coordinates on both together.
+
+        ``hat`` is the precision Qhat of new directions orthogonal to the subspace; x (m,) are the old coordinates.
+        """
         X = np.einsum("a,aij->ij", x, self._basis)
         values, vectors = np.linalg.eigh(hat)
         new = values > 1e-6 * values.max()
@@ -193,12 +201,12 @@ class Coordinates:
         return space, space._components(joint)
 
     def without(self, x: np.ndarray, below: float) -> tuple[Coordinates, np.ndarray]:
-        """Return the space and the coordinates without the principal directions whose logit is below a bound."""
+        """Return space and coordinates for x (m,) without the principal directions whose logit is below ``below``."""
         logits, directions = self._principal(x)
         return self._selected(logits, directions, logits >= below)
 
     def pinned(self, x: np.ndarray) -> tuple[Coordinates, np.ndarray]:
-        """Return space and coordinates with the principal directions at the largest Qhat counted as known."""
+        """Return space and coordinates for x (m,) after principal directions with 1-q = 1e-6 became known (fixed)."""
         logits, directions = self._principal(x)
         rest = logits < KNOWN_LOGIT
         space, x = self._selected(logits, directions, rest)
@@ -212,16 +220,16 @@ class Coordinates:
         return space, logits[kept] if self.diagonal else space._components(np.diag(logits[kept]))
 
     def turned(self, x: np.ndarray, frame: np.ndarray) -> tuple[Coordinates, np.ndarray]:
-        """Return the space spanned by the columns of ``frame`` (P, k), near this one, and the coordinates there."""
+        """Return the nearby span of the columns of ``frame`` (P, k), and coordinates of x (m,) rotated with it."""
         # The rotation of the columns is undone (polar factor), so that coordinates keep their meaning.
         left, _, right = np.linalg.svd(frame.T @ self.frame)
         space = replace(self, frame=frame @ left @ right)
         return space, space._components(np.einsum("a,aij->ij", x, self._basis))
 
     def aimed(self, x: np.ndarray, hat: np.ndarray) -> tuple[Coordinates, np.ndarray]:
-        """Return space and coordinates with known directions along the leading eigenvectors of ``hat`` = Qhat (P, P).
+        """Return space and coordinates for x (m,), with known directions turned to leading eigenvectors of ``hat``.
 
-        The learned subspace moves as little as possible: it stays orthogonal to the known directions.
+        ``hat`` (P, P) is the precision Qhat. The learned subspace stays orthogonal to the known directions.
         """
         free = np.eye(len(hat))[:, _not_held(len(hat), self.held) > 0]
         known = free @ np.linalg.eigh(free.T @ hat @ free)[1][:, free.shape[1] - self.certain.shape[1] :]
@@ -231,7 +239,7 @@ class Coordinates:
 
 
 def _not_held(P: int, held: Mapping[int, float] | None) -> np.ndarray:
-    """Return one for every index that is not held, zero for the held ones (P,)."""
+    """Return an array (P,): zero for the indices in ``held``, which have a fixed overlap, and one for all others."""
     free = np.ones(P)
     free[list(held or ())] = 0.0
     return free

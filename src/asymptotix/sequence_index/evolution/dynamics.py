@@ -1,8 +1,8 @@
 """The dynamics of state evolution on coarse nodes: where the iteration leads from a given overlap.
 
 The iteration runs from a stated start and is never solved as a root: a root may be an unstable fixed point, which no
-algorithm reaches. Directions whose overlap decays to zero are removed, known directions are held, and unstable
-directions are added.
+algorithm reaches. Directions whose overlap decays to zero are removed, known directions (1-q = 1e-6) are fixed, and
+unstable directions are added.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from .point import Point
 
 #: Overlap below which an index counts as not learned.
 NO_OVERLAP = 1e-5
-#: Largest 1-q of all directions at which exact recovery is declared, for an alpha at which Q = I is stable.
+#: Largest 1-q of any direction at which exact recovery is declared, for an alpha at which Q = I is stable.
 NEARLY_EXACT = 2e-3
 #: Relative distance of alpha from the stability limit of Q = I within which quadrature errors decide the outcome.
 MARGINAL = 1e-3
-#: Largest number of times that the learned subspace is turned; the last time it is enlarged instead.
+#: Turn of the learned subspace from which on it is enlarged instead. After one more turn the dynamics is unsettled.
 _TURNS = 4
-#: Largest number of turns of the known directions, and the sine of a turn after which they stay. A turn corrects the
-#: angle to a third of it, or better; sqrt(1-q) = 1e-3 is the angle by which samples would confuse two directions.
+#: Largest number of successive turns of the known directions, and sine of the angle below which a turn is the last one.
+#: Angles of sqrt(1-q) = 1e-3 would let samples confuse two directions.
 _AIMS, _ON_AIM = 20, 1e-6
-#: Largest number of times that the iteration goes on because known directions have turned since.
+#: Largest number of further iterations because known directions have turned; then the dynamics counts as unsettled.
 _RESUMED = 3
 
 
 class Ending(Enum):
-    """How the dynamics ended."""
+    """How the dynamics ended: at a fixed point, at exact recovery, where recovery is marginal, or without settling."""
 
     SETTLED = auto()
     EXACT = auto()
@@ -53,7 +53,7 @@ class Ending(Enum):
 
 @dataclass(frozen=True)
 class DynamicsEnd:
-    """End of the dynamics on coarse nodes: the point, how it ended, and the text of the status."""
+    """End of the dynamics on coarse nodes: its last point, how it ended, and a status text (``words``)."""
 
     point: Point
     how: Ending
@@ -61,7 +61,11 @@ class DynamicsEnd:
 
 
 class _Stop(Enum):
-    """Reason to leave an iteration before its fixed point; LOST: a direction decayed to zero overlap."""
+    """Reason to leave an iteration before its fixed point.
+
+    LOST: a direction decayed to zero overlap. KNOWN: a direction reached 1-q = 1e-6. EXACT, MARGINAL: all directions
+    are nearly recovered, above or at the alpha where full overlap becomes stable.
+    """
 
     LOST = "lost an index"
     KNOWN = "an index is known"
@@ -70,7 +74,7 @@ class _Stop(Enum):
 
 
 class Dynamics(OverlapMap):
-    """Follows the iteration of state evolution of one channel, on coarse nodes, to its end."""
+    """The iteration of state evolution of one channel, followed to its end on coarse nodes."""
 
     def on_other_nodes(self, number: int) -> Dynamics:
         """Return this dynamics on independent nodes; ``number`` 0 gives the same nodes."""
@@ -86,9 +90,9 @@ class Dynamics(OverlapMap):
         return other
 
     def grown(self, point: Point, say: Say = quietly, at_start: Instability | None = None) -> DynamicsEnd:
-        """Return the end of the iteration from a point, to which all unstable directions are added one by one.
+        """Return the end of the iteration from ``point``, with all unstable directions added one after the other.
 
-        ``at_start`` is the instability at the point itself, if it is known.
+        ``at_start`` is the instability at ``point`` itself, if it is known.
         """
         end, settled = DynamicsEnd(point, Ending.SETTLED), point.learned == 0
         for _ in range(2 * self.channel.indices + 1):
@@ -105,7 +109,10 @@ class Dynamics(OverlapMap):
         return end
 
     def followed(self, point: Point, say: Say = quietly) -> DynamicsEnd:
-        """Return the end of the iteration from a point; decaying directions leave, the learned subspace is turned."""
+        """Return the end of the iteration from ``point``.
+
+        Directions that decay to zero overlap are removed. The learned subspace is turned until it settles, too.
+        """
         end = DynamicsEnd(point, Ending.SETTLED)
         for turn in range(_TURNS + 1):
             end = self._iterated(end.point, say)
@@ -119,7 +126,7 @@ class Dynamics(OverlapMap):
         return end
 
     def _iterated(self, point: Point, say: Say) -> DynamicsEnd:
-        """Iterate in one subspace, which becomes smaller when directions are lost or become known."""
+        """Return the end of the iteration from ``point``; directions leave at zero overlap or at 1-q = 1e-6 (known)."""
         for _ in range(point.space.rank + 1 + _RESUMED):
             if point.space.rank == 0:
                 return DynamicsEnd(point, Ending.SETTLED, "converged: nothing else is learned")
@@ -142,11 +149,9 @@ class Dynamics(OverlapMap):
         return DynamicsEnd(point, Ending.UNSETTLED, "not converged: known directions still turn")
 
     def _aimed(self, point: Point) -> Point:
-        """Return the point with its known directions turned to leading eigenvectors of E[g g^T] on coarse nodes.
+        """Return the point with its known directions turned to leading eigenvectors of E[g g^T] (g: score).
 
-        The iteration no longer moves a known direction. When it becomes known it is wrong by an angle of the order of
-        sqrt(1-q), or by that of the subspace that was left when another direction was lost. Without the turn, samples
-        that show only this direction would also seem to show the others.
+        The iteration itself no longer moves a known direction (1-q = 1e-6).
         """
         if self.channel.diagonal or point.space.known is None:
             return point
@@ -157,7 +162,7 @@ class Dynamics(OverlapMap):
         return point
 
     def _run(self, point: Point, say: Say) -> tuple[Point, _Stop | None, FixedPoint]:
-        """Return the end of the iteration, the reason why it was left early or None, and the iteration's own result."""
+        """Return the last point of an iteration, the reason for an early stop or None, and the solver's result."""
         stopped: _Stop | None = None
         steps, where = itertools.count(1), f"alpha = {point.alpha:.4g}, {point.learned} directions learned"
 
@@ -170,17 +175,19 @@ class Dynamics(OverlapMap):
             stopped = self._early_end(point.moved(x))
             return None if stopped is None else stopped.value
 
-        found = fixed_point(
-            step, point.x, tolerance=self._tolerance(point.alpha), max_steps=150 if self.nodes.noisy else 400,
-            anderson=2, max_move=1.0, stride=8.0, stop=stop,
-        )  # fmt: skip
+        most = 150 if self.nodes.noisy else 400
+        options = {"tolerance": self._tolerance(point.alpha), "max_steps": most, "stop": stop}
+        found = fixed_point(step, point.x, anderson=2, max_move=1.0, stride=8.0, **options)
+        if not found.converged and stopped is None:
+            # A long stride may tilt a direction that is nearly known, again and again: the plain iteration does not.
+            found = fixed_point(step, found.x, **options)
         return point.moved(found.x), stopped, found
 
     def _tolerance(self, alpha: float) -> float:
-        """Return the residual of a fixed point: small for deterministic averages, else about the noise of the nodes.
+        """Return the largest step of the logits at which a point counts as fixed.
 
-        Above p/r logits drift towards full overlap, slowly by log(alpha r/p) per iteration, and at p/r itself ever more
-        slowly. The residual is smaller than this drift, so that it does not count as a fixed point.
+        It is 1e-9 for deterministic averages, else about the noise of the nodes, but smaller than the drift of the
+        logits towards full overlap above the bound p/r of exact recovery, log(alpha r/p) per iteration.
         """
         if self.nodes.exact:
             return 1e-9
@@ -190,7 +197,7 @@ class Dynamics(OverlapMap):
         return min(noise, max(0.2 * drift, 2e-4)) if drift > -MARGINAL else noise
 
     def _early_end(self, point: Point) -> _Stop | None:
-        """Return why the iteration may stop: a direction is lost or known, or all are nearly recovered. Else None."""
+        """Return why the iteration may stop at ``point``, or None to go on."""
         if self.side_information == 0 and point.logits[0] < to_logit(NO_OVERLAP):
             return _Stop.LOST
         contraction = self.exact_recovery_bound / point.alpha
@@ -203,14 +210,14 @@ class Dynamics(OverlapMap):
         return _Stop.KNOWN if point.logits[-1] >= KNOWN_LOGIT else None
 
     def contraction(self, alpha: float) -> str:
-        """Return the text of a status that says how fast full overlap is approached at this alpha."""
+        """Return the status text with the factor by which 1-q falls per iteration near full overlap at this alpha."""
         return f"exact recovery: 1-q contracts by {self.exact_recovery_bound / alpha:.3g} per iteration"
 
     def _aligned(self, point: Point, enlarge: bool) -> Point | None:
-        """Return the point with its learned subspace turned to the range of E[g g^T]; None if it is already there.
+        """Return the point with its learned subspace turned to the range of E[g g^T]; None if no turn is needed.
 
-        Directions that coarse nodes have chosen are slightly wrong; one step with the full matrix corrects them to
-        second order. A direction that remains is learned itself: ``enlarge`` adds it.
+        g is the score of a sample. With ``enlarge``, directions outside the subspace in which E[g g^T] is not zero are
+        added instead.
         """
         outside = self.not_learned(point)
         if outside.shape[1] == 0:
@@ -228,6 +235,6 @@ class Dynamics(OverlapMap):
 
 
 def _turn(before: Point, after: Point) -> float:
-    """Return the sine of the largest angle between the known directions of two points."""
+    """Return the root of the sum of squared sines of the angles between the known directions of two points."""
     known = before.space.certain
     return float(np.linalg.norm(after.space.certain - known @ (known.T @ after.space.certain)))

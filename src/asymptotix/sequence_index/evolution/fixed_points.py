@@ -25,12 +25,12 @@ from .overlap_map import SEED_OVERLAP
 from .point import Point
 from .refinement import OverlapSolution, refined
 
-#: Number of nodes in each of the two randomisations of a trace.
+#: Number of nodes in each of the two randomisations of :meth:`StateEvolution.trace`; fewer give noisier overlaps.
 _TRACE_NODES = 2**12
 
 
 class StateEvolution(Dynamics):
-    """State evolution of one channel; keeps its quadrature nodes between calls.
+    """State evolution of one channel; the quadrature nodes are kept between calls.
 
     Parameters
     ----------
@@ -38,11 +38,11 @@ class StateEvolution(Dynamics):
     side_information : float
         l in [0, 1): overlap of the teacher with the side information S = sqrt(l) W + sqrt(1-l) noise.
     seed : int
-        Seed of the nodes.
+        Seed of the default nodes.
     held : mapping, optional
-        Index -> fixed overlap of the held indices; their overlap in a start is ignored.
+        Index -> fixed overlap, for indices that the iteration does not change. It replaces their overlap in a start.
     nodes : Nodes, optional
-        Nodes of the averages, by default those of the seed.
+        Nodes of the averages over data, by default random nodes from ``seed``.
     """
 
     def __init__(
@@ -59,18 +59,18 @@ class StateEvolution(Dynamics):
     def of(
         cls, channel: Channel, side_information: float = 0.0, held: Mapping[int, float] | None = None
     ) -> StateEvolution:
-        """Return state evolution on the best nodes for overlaps: sorted draws where posteriors are slow.
+        """Return state evolution on the fastest suitable nodes: draws sorted by output where posteriors are slow.
 
-        Posteriors that are sums over few roots are always used.
+        ``side_information`` is its overlap with the teacher; ``held`` maps indices to fixed overlaps.
         """
         return cls(channel, side_information, held=held, nodes=nodes_of(channel))
 
     def uninformed(self, alpha: float, *, tolerance: float, hint: OverlapSolution | None = None) -> OverlapSolution:
-        """Return the fixed point reached from a vanishing, isotropic overlap.
+        """Return the fixed point reached from a vanishing, isotropic overlap, or from the side information.
 
-        As the start tends to zero directions are learned one after the other: the most unstable one grows and
-        settles while the others are still negligible, then the most unstable of the rest, and so on. ``hint`` is
-        the end point at a smaller alpha. It is the start, or the result if recovery was exact there.
+        From a vanishing start directions are learned one after the other: the most unstable one grows and settles while
+        the others are still negligible, and so on. ``tolerance`` is the accepted error of an overlap. ``hint`` is the
+        solution at a smaller alpha: it is the start, or, if recovery was exact, the result.
         """
         if hint is not None and hint.exact and not hint.marginal:
             return self._recovered(self.contraction(alpha))  # more data cannot undo it
@@ -86,29 +86,29 @@ class StateEvolution(Dynamics):
         return self._from_nothing(self.nothing(alpha), tolerance)
 
     def informed(self, alpha: float, *, tolerance: float) -> OverlapSolution:
-        """Return the fixed point reached from almost full overlap."""
+        """Return the fixed point reached from almost full overlap, with overlaps to within ``tolerance``."""
         inside, v = self.visible @ self.visible.T, NEARLY_EXACT / 2
         start = (1 - v) * inside
         return self.reached(self.point(alpha, start, np.eye(len(start)) - inside + v * inside), tolerance)
 
     def from_overlap(self, alpha: float, q: np.ndarray, *, tolerance: float) -> OverlapSolution:
-        """Return the fixed point reached from given overlaps, a vector or a matrix.
+        """Return the fixed point reached from overlaps q, a diagonal (P,) or a matrix (P, P), to within ``tolerance``.
 
-        An overlap of exactly zero stays zero, except in directions where E[g g^T] does not vanish.
+        An overlap of exactly zero stays zero, except in directions where E[g g^T] (g: score) does not vanish.
         """
         Q = np.asarray(q, float)
         Q = np.diag(Q) if Q.ndim == 1 else Q
         return self.reached(self.point(alpha, Q, np.eye(len(Q)) - Q), tolerance)
 
     def reached(self, point: Point, tolerance: float) -> OverlapSolution:
-        """Return the fixed point that the iteration from ``point`` reaches: found on coarse nodes, refined on more."""
+        """Return the fixed point reached from ``point``: found on coarse nodes, refined on more to ``tolerance``."""
         return self._ended(self._follower.followed(point), tolerance)
 
     def trace(self, alpha: float, iterations: int, damping: float = 1.0, start: np.ndarray | None = None) -> np.ndarray:
         """Return overlaps (iterations + 1, P, P): the start, then one per iteration.
 
-        The default start is the side information. ``damping`` is that of message passing: the share of a step by which
-        both the estimate and its variance move.
+        ``start`` is a diagonal (P,) or a matrix (P, P), by default the overlap of the side information. ``damping`` is
+        the share of the full step that the overlap moves in an iteration (1: no damping).
         """
         P = self.channel.indices
         Q = self.side_information * np.eye(P) if start is None else np.asarray(start, float)
@@ -124,9 +124,9 @@ class StateEvolution(Dynamics):
         return np.array(rows)
 
     def _from_nothing(self, point: Point, tolerance: float, at_start: Instability | None = None) -> OverlapSolution:
-        """Add one unstable direction after the other until no further direction grows.
+        """Return the fixed point after adding unstable directions, one after the other, until none grows.
 
-        ``at_start`` is the instability at the point, if it is known.
+        ``at_start`` is the instability at ``point``, the start, if it is known.
         """
         alpha, follower, solution, found = point.alpha, self._follower, None, at_start
         for _ in range(self.channel.indices + 1):
@@ -149,23 +149,29 @@ class StateEvolution(Dynamics):
 
     @cached_property
     def _follower(self) -> Dynamics:
-        """The dynamics on coarse nodes, with rough (fast, inaccurate) posteriors: its end is refined afterwards."""
+        """The dynamics on coarse nodes with rough (fast, inaccurate) posteriors; its end is refined afterwards."""
         rough = self.nodes.rough
         return self if rough is self.nodes else Dynamics(self.channel, self.side_information, rough, self.held)
 
     @cached_property
     def _follower_on_more_nodes(self) -> Dynamics:
-        """The dynamics for directions that decay on coarse nodes but grow on more; with draws this takes too long."""
+        """The dynamics on more nodes, for directions that decay on coarse nodes only.
+
+        With posteriors from draws (they would take too long) and with exact averages, it is this object itself.
+        """
         return self if self.channel.stochastic or self.nodes.exact else self._follower.on_more_nodes(MORE)
 
     def outside(self, end: OverlapSolution, point: Point) -> Instability:
-        """Return the instability outside the learned subspace at a point, from averages of ``end`` if they suffice."""
+        """Return the instability outside the learned subspace at ``point``.
+
+        For diagonal overlaps it follows from the averages of ``end``, the solution at this point, if it has averages.
+        """
         if self.channel.diagonal and point.learned > 0 and end.averages is not None:
             return diagonal_instability(end.averages.curvature, np.asarray(point.space.complement.any(1)))
         return self.growth(point)
 
     def _ended(self, end: DynamicsEnd, tolerance: float) -> OverlapSolution:
-        """Refine the end of the coarse dynamics, unless recovery is exact, nothing is learned or it has not settled."""
+        """Return the solution at the end of the coarse dynamics, refined to ``tolerance`` if it is a fixed point."""
         if end.how.recovered:
             return self._recovered(end.words, marginal=end.how is Ending.MARGINAL)
         if end.point.learned == 0:
@@ -192,9 +198,9 @@ class StateEvolution(Dynamics):
 def _with_what_may_be_learned(
     solution: OverlapSolution, unseen: float, outside: np.ndarray, tolerance: float
 ) -> OverlapSolution:
-    """Return the solution with ``unseen`` added to the error of Q along ``outside`` (P, d), which count as not learned.
+    """Return the solution with ``unseen`` added to the error of Q along the unlearned directions ``outside`` (P, d).
 
-    ``unseen`` is the overlap that the nodes do not exclude. The status is INACCURATE if it is above the tolerance.
+    ``unseen`` is an overlap that the nodes do not exclude. The status is INACCURATE if it exceeds ``tolerance``.
     """
     solution = replace(solution, Q_error=solution.Q_error + unseen * abs(outside @ outside.T))
     if unseen <= tolerance:
@@ -207,7 +213,10 @@ def _with_what_may_be_learned(
 
 
 def _without_tiny_overlaps(solution: OverlapSolution, tolerance: float) -> OverlapSolution:
-    """Return the solution with a remark and an error for directions learned at any alpha, but below ``NO_OVERLAP``."""
+    """Return the solution with a remark and an error for neglected overlaps below ``NO_OVERLAP``.
+
+    They belong to directions that are learned at any alpha. INACCURATE if ``tolerance`` is less than ``NO_OVERLAP``.
+    """
     how = Status.INACCURATE if tolerance < NO_OVERLAP else solution.how
     words = f"{solution.words}; an overlap below {NO_OVERLAP:.0e} is left out"
     return replace(solution, how=how, words=words, Q_error=np.maximum(solution.Q_error, NO_OVERLAP))

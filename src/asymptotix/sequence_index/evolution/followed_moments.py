@@ -1,8 +1,8 @@
-"""E[g g^T] along a path of overlaps: averages at some of its points, linear extrapolation in between.
+"""E[g g^T] (g: score) along a path of overlaps: averages at some points, linear extrapolation from them.
 
-Many steps of state evolution are short or continue the steps before. For a direction with variance v and overlap
-q = 1 - v, log(E[g^2] / q) is a smooth function of -log v of all directions: constant where nothing is learned, a
-constant less log v where all is known. Between averages it is taken to be linear.
+For a direction with posterior variance v and overlap q = 1 - v, log(E[g^2] / q) is a smooth function of -log v of all
+directions: constant where nothing is learned, a constant minus log v where all is known. It is extrapolated linearly
+from the last two averages.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ import numpy as np
 
 from ..channels.protocol import Averager
 
-#: Target for the relative error of extrapolated moments. The error of the coarse nodes is thirty times as large.
+#: Target for the relative error of extrapolated moments: a larger one needs fewer averages.
 _ERROR = 3e-4
-#: Largest share of a step that may point away from the line through the last two averages.
+#: Largest component of a step across the line through the last two averages, relative to the step's length.
 _ASIDE = 0.1
 
 
 class FollowedMoments:
-    """The map V -> E[g g^T] for a diagonal overlap of the rows in a mask (P,), called along a path of V."""
+    """The map from V (P, P) to E[g g^T] (P, P), g the score of a sample, for calls along a path of diagonal V.
+
+    Only the overlaps of the indices in the mask ``rows`` (P,) change.
+    """
 
     def __init__(self, averages: Averager, rows: np.ndarray) -> None:
         self._averages, self._rows = averages, rows
@@ -46,7 +49,10 @@ class FollowedMoments:
         return moments
 
     def _on_the_line(self, place: np.ndarray) -> np.ndarray | None:
-        """Return the extrapolation from the last two averages to ``place``; None if it is far from their line."""
+        """Return log(E[g^2]/q) of every row, extrapolated linearly to ``place``, the -log v of every row.
+
+        Return None if ``place`` is far from the line through the last two averages, or if there are not two.
+        """
         if len(self._known) < 2:
             return None
         (first, before), (last, then) = self._known

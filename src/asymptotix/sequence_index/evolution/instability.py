@@ -1,14 +1,14 @@
-"""Weak recovery: which directions of the index space leave an overlap of zero, and at which alpha.
+"""Weak recovery: along which directions of index space (R^P) zero overlap is unstable, and from which alpha on.
 
-On a branch where a subspace is learned (at first none), a direction outside it starts by itself if E[g g^T] does not
-vanish there: its threshold is zero on that branch. On the rest, a small overlap X (positive semi-definite) becomes
-alpha F(X) in one iteration,
+On a branch of fixed points with a learned subspace (at first none), a direction outside it starts by itself if
+E[g g^T] does not vanish there, with g = V^{-1} (E[z|y] - omega) the score: its threshold is zero on that branch. In
+the remaining directions a small overlap X (positive semi-definite) becomes alpha F(X) in one iteration,
 
     F(X)_{ij} = sum_{k,l,m,n} E[G_{ik,mn} X_{kl} G_{jl,mn}],       G = d g_out / d omega  (tokens m, n),
 
-a self-adjoint map of the symmetric matrices that preserves the cone of positive ones. Zero overlap is unstable where
-alpha lambda > 1, with lambda the largest eigenvalue of F. From an isotropic start the overlap grows along the
-projection of the unit matrix on the leading eigenspace, which is positive too.
+a self-adjoint map that preserves positivity. Zero overlap is unstable where alpha lambda > 1, with lambda the largest
+eigenvalue of F. From an isotropic start the overlap grows along the projection of the unit matrix on the leading
+eigenspace, which is positive too.
 
 Troiani et al., arXiv:2502.00901, Theorem 2.3, eqs. (15) and (16).
 
@@ -27,16 +27,16 @@ from ..channels.protocol import Averager
 
 #: Value of E|g|^2 along a direction below which it is rounding of a vanishing posterior mean.
 NO_MOMENT = 1e-9
-#: Number of errors by which an average must exceed zero to count as different from zero.
+#: Number of errors by which an average must exceed zero to be significant. With fewer, noise counts as a direction.
 SIGNIFICANT = 4.0
-#: Standard errors above the mean up to which a value is not excluded; with eight rows 1 in 25 values is larger.
+#: Number of errors above the mean up to which a value is not excluded; with eight rows 1 in 25 values is larger.
 NOT_EXCLUDED = 2.0
-#: Number of errors within which two eigenvalues count as equal.
+#: Number of errors within which two eigenvalues count as equal. With fewer, noise splits a degenerate eigenvalue.
 _TIED = 3.0
-#: Largest factor by which the scatter of rows is too small if eigenvalues are equal. The noise of each half of the rows
-#: chooses the eigenvectors for the other half, so that both halves may have the same error, see :func:`_crossed`.
+#: Largest factor by which the scatter of rows is too small if eigenvalues are equal: each half of the rows chooses the
+#: eigenvectors for the other half, so that both may have the same error, see :func:`_crossed`.
 _ALIKE = np.sqrt(2)
-#: Eigenvalues of a direction below this share of the largest one are numerical noise.
+#: Eigenvalues of the growing overlap matrix below this share of its largest one are set to zero, as numerical noise.
 _NEGLIGIBLE = 0.03
 
 
@@ -46,13 +46,13 @@ class Instability(NamedTuple):
     Attributes
     ----------
     moment : array (P, P)
-        E[g g^T] outside the learned subspace, restricted to directions where it is not zero: these are learned at any
-        alpha.
+        E[g g^T] outside the learned subspace (g: score), restricted to directions where it is not zero:
+        these are learned at any alpha.
     rate : float
-        lambda, the largest eigenvalue of F outside the learned subspace and outside the range of ``moment``. A small
-        overlap there grows where alpha lambda > 1.
+        lambda, the largest eigenvalue of F outside the learned subspace and the range of ``moment``. In one iteration
+        a small overlap X becomes alpha F(X), which grows where alpha lambda > 1.
     error : float
-        Error of ``rate``. Three of these errors cover it as often as three standard errors of many rows.
+        Error of ``rate``, enlarged for few randomisations: three errors cover 99.7 % of cases.
     direction : array (P, P)
         The overlap that grows: positive semi-definite, of Frobenius norm one; zero if the rate is not significant.
     unseen : float
@@ -72,9 +72,10 @@ class Instability(NamedTuple):
 
 
 def diagonal_instability(curvature: np.ndarray, candidates: np.ndarray) -> Instability:
-    """Return the most unstable of the index rows in the mask ``candidates`` (P,), from f_l per randomisation (R, P).
+    """Return the instability of the fastest growing index in the mask ``candidates`` (P,), for diagonal overlaps.
 
-    Where every row may change its sign on its own, F maps diagonal matrices on themselves and F(E_ll) = f_l E_ll.
+    ``curvature`` (R, P) has a row of f_l = E|G_ll|^2 per randomisation, with G the derivative of the score. A small
+    overlap of index l is multiplied by alpha f_l in one iteration.
     """
     P = curvature.shape[1]
     mean = np.where(candidates, curvature.mean(0), -np.inf)
@@ -92,14 +93,16 @@ def instability(
     floor: float = NO_MOMENT,
     allowed: np.ndarray | None = None,
 ) -> Instability:
-    """Return the instability in the span of ``complement`` (P, d), on the branch with posterior variance V.
+    """Return the instability in the span of ``complement`` (P, d), at posterior variance V (P, P).
 
     Parameters
     ----------
     averages : list
         Independent blocks of nodes, of which the mean is taken.
+    complement : array (P, d)
+        Orthonormal columns: the directions that are not learned.
     floor : float
-        Value of E|g|^2 below which it counts as zero.
+        Value of E|g|^2 (g: score) along a direction below which it counts as zero.
     allowed : array (P, P), optional
         Projector on the directions that g may have; a symmetry forbids all others.
     """
@@ -119,9 +122,11 @@ def instability(
 def analysed(
     moments: np.ndarray, operators: np.ndarray, complement: np.ndarray, floor: float, noisy: bool
 ) -> Instability:
-    """Return the instability in the span of ``complement`` (P, d), from E[g g^T] (R, d, d) and F (R, b, b) there.
+    """Return the instability in the span of the orthonormal columns ``complement`` (P, d).
 
-    ``noisy``: see :func:`_significant`.
+    ``moments`` (R, d, d) are E[g g^T] and ``operators`` (R, b, b) the map F of small overlaps there, in the basis of
+    :func:`symmetric_basis`, per randomisation. E|g|^2 below ``floor`` counts as zero. With ``noisy`` it must also
+    exceed its error, see :func:`_significant`.
     """
     basis = symmetric_basis(complement.shape[1])
     vectors, values, unseen = _significant(moments, floor, noisy)
@@ -133,12 +138,11 @@ def analysed(
 
 
 def _significant(moments: np.ndarray, floor: float, noisy: bool) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return the principal directions along which the mean of matrices (R, d, d) exceeds the floor, and its values.
+    """Return the c eigenvectors (d, c) of the mean of ``moments`` (R, d, d) with eigenvalues above ``floor``.
 
-    The third item is the largest value that the nodes do not exclude along the other directions.
-
-    A moment that vanishes does so in every sample, unless posteriors come from draws or a few miss a root (``noisy``).
-    Then the mean must also exceed its own error, along directions that the other half of the rows has chosen.
+    The second item are these eigenvalues (c,), the third is the largest value that is not excluded along the other
+    eigenvectors (0 if not ``noisy``). With ``noisy``, moments that vanish on average scatter: an eigenvalue must then
+    also exceed its error, along directions that the other half of the R rows has chosen.
     """
     values, vectors = np.linalg.eigh(moments.mean(0))
     if not noisy or len(moments) < 4:
@@ -152,9 +156,9 @@ def _significant(moments: np.ndarray, floor: float, noisy: bool) -> tuple[np.nda
 
 
 def _crossed(matrices: np.ndarray) -> np.ndarray:
-    """Return values (R, d) of symmetric matrices (R, d, d), in each half along eigenvectors of the other half.
+    """Return values u_k^T A_r u_k (R, d) of symmetric matrices A_r (R, d, d), ascending in the eigenvalue of u_k.
 
-    Eigenvectors of their own mean follow its noise and make the largest value too large.
+    For each half of the matrices u_k are the eigenvectors of the mean of the other half, to avoid a bias upwards.
     """
     values = np.empty(matrices.shape[:2])
     for own, other in ((0, 1), (1, 0)):
@@ -164,7 +168,10 @@ def _crossed(matrices: np.ndarray) -> np.ndarray:
 
 
 def _restricted(operators: np.ndarray, basis: np.ndarray, frame: np.ndarray) -> np.ndarray:
-    """Return the operators (R, b, b) on the subspace spanned by ``frame`` (d, e), in its own symmetric basis."""
+    """Return operators (R, b, b), given in ``basis`` (b, d, d), restricted to the span of ``frame`` (d, e).
+
+    The result is in the basis of :func:`symmetric_basis` of e x e matrices.
+    """
     if frame.shape[1] == 0:
         return np.zeros((len(operators), 0, 0))
     inner = np.einsum("ik,akl,jl->aij", frame, symmetric_basis(frame.shape[1]), frame)
@@ -173,10 +180,7 @@ def _restricted(operators: np.ndarray, basis: np.ndarray, frame: np.ndarray) -> 
 
 
 def largest_rates(operators: np.ndarray) -> np.ndarray:
-    """Return rows (R,) whose mean estimates the largest eigenvalue of the mean of operators (R, b, b).
-
-    The largest eigenvalue of the mean itself is biased upwards, above all if several eigenvalues are equal.
-    """
+    """Return R values whose mean estimates the largest eigenvalue of the mean of symmetric operators (R, b, b)."""
     if len(operators) >= 4:
         return _crossed(operators)[:, -1]
     leading = np.linalg.eigh(operators.mean(0))[1][:, -1]
@@ -184,7 +188,10 @@ def largest_rates(operators: np.ndarray) -> np.ndarray:
 
 
 def _leading(operators: np.ndarray, frame: np.ndarray) -> tuple[float, float, np.ndarray]:
-    """Return the largest eigenvalue of operators on the span of ``frame`` (d, e), its error, and its matrix (d, d)."""
+    """Return the largest eigenvalue of operators (R, b, b), its error, and the overlap (d, d) that grows.
+
+    They act on symmetric matrices on the span of ``frame`` (d, e). The overlap has norm one; zero: not significant.
+    """
     d, e = frame.shape
     if e == 0:
         return 0.0, 0.0, np.zeros((d, d))
@@ -209,7 +216,7 @@ def _leading(operators: np.ndarray, frame: np.ndarray) -> tuple[float, float, np
 def visible_directions(average: Averager, frame: np.ndarray) -> np.ndarray:
     """Return orthonormal columns (P, p): the directions in the span of ``frame`` (P, d) on which the output depends.
 
-    Along other directions the posterior equals the prior at any overlap; half overlap serves as a generic one.
+    The dependence is tested at overlap I/2.
     """
     P, d = frame.shape
     basis = symmetric_basis(d)

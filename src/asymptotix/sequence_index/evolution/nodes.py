@@ -1,4 +1,4 @@
-"""The nodes of a channel's averages: coarse ones to follow the dynamics, blocks of many nodes for reported numbers."""
+"""The nodes of averages over data: coarse nodes to follow the dynamics, blocks of many nodes for reported numbers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,17 @@ from ..channels.protocol import Averager, Averages, Channel, Correction
 from ..channels.row_symmetry import RowSymmetry
 from .averages import averager
 
-#: Number of coarse nodes, which follow the dynamics, and the factor by which it grows where they may miss a branch.
+#: Number of coarse nodes, on which the dynamics runs, and the factor by which it grows where they may miss a branch.
 FEW, MORE = 2**11, 8
-#: Nodes of a block in each of eight randomisations. Blocks are added until the error is small enough.
+#: Number of nodes of a block in each of eight randomisations. Blocks are added until the error is small enough.
 BLOCK = 2**11
-#: Number of randomisations, without and with posteriors from draws. Fewer make the error, which decides when to stop,
-#: itself uncertain: by 40 % with four. With draws Sobol nodes are hardly better than random ones, so that more and
-#: shorter randomisations lose little.
+#: Number of randomisations, without and with posteriors from draws. With fewer the error, which decides when to stop,
+#: is itself uncertain: by 40 % with four.
 RANDOMISATIONS, RANDOMISATIONS_DRAWN = 8, 16
-#: Largest number of blocks; and nodes in each of eight randomisations for the correction of rough posteriors. Rough
-#: posteriors mostly differ by one percent per sample from better ones. After correction the error is 1e-4 of E[g g^T];
-#: if that is too large, the second number of nodes is used.
+#: Largest number of blocks; and nodes in each randomisation for the correction of rough posteriors. After correction
+#: the error is 1e-4 of E[g g^T]; if that is too large, the second number of nodes is used.
 MOST_BLOCKS, CORRECTING = 32, (2**8, 2**10)
-#: Largest number of blocks for one number of a threshold, without and with posteriors from draws.
+#: Largest number of blocks for one threshold, without and with posteriors from draws.
 MOST_BLOCKS_OF_THRESHOLD, MOST_BLOCKS_DRAWN = 16, 4
 
 Seen = TypeVar("Seen")
@@ -35,7 +33,7 @@ Found = TypeVar("Found")
 
 
 class Judged(NamedTuple, Generic[Found]):
-    """A result from some blocks of nodes, its error, and whether further blocks are not needed."""
+    """A result (``found``) from some blocks of nodes, its error, and whether these blocks are enough."""
 
     found: Found
     error: float
@@ -50,20 +48,18 @@ def with_blocks(
     tolerance: float,
     say: Say,
 ) -> Judged[Found]:
-    """Add blocks of nodes until a result is accurate enough, or until there are ``most`` of them.
+    """Return a result from as many blocks of nodes as it needs to be accurate, but at most ``most``.
 
     Parameters
     ----------
     seen : list
-        Evaluations on the first blocks; further ones are appended.
+        Evaluations on the first blocks; those on further blocks are appended.
     judged : callable
-        Returns the result of these evaluations.
+        Returns the result of a list of evaluations, and whether it is accurate enough.
     on_block : callable
-        Evaluates the block with a given number, or several from this number on, near a result.
-    most : int
+        Takes the present result and the number of the next block; evaluates this block, or several from it on.
     tolerance : float
-        For the text of the progress only.
-    say : callable
+        For the progress texts only, which ``say`` receives.
     """
     while True:
         result = judged(seen)
@@ -74,7 +70,7 @@ def with_blocks(
 
 
 class Nodes:
-    """The averagers of a channel, each created once and kept.
+    """The averagers (sets of nodes for averages over data) of a channel, each created once and kept.
 
     Parameters
     ----------
@@ -82,12 +78,12 @@ class Nodes:
     seed : int
         Sets of nodes with different even seeds are independent.
     few : int, optional
-        Number of coarse nodes, which follow the dynamics.
+        Number of coarse nodes, on which the dynamics runs.
     rough : bool
         Whether posteriors are fast but inaccurate: for averages that are corrected later or not reported.
     """
 
-    #: Whether averages are over samples and their posteriors.
+    #: Whether averages are over samples and their posteriors; otherwise over draws sorted by their output.
     posteriors: bool = True
 
     def __init__(
@@ -107,7 +103,7 @@ class Nodes:
 
     @property
     def biased(self) -> bool:
-        """Whether averages have a bias that their scatter does not show, due to posteriors from few draws."""
+        """Whether averages have a bias that the scatter of randomisations does not show, due to few draws."""
         return self.channel.stochastic
 
     @property
@@ -117,23 +113,23 @@ class Nodes:
 
     @property
     def symmetry(self) -> RowSymmetry:
-        """Known symmetry of the averages under exchanges and sign changes of index rows."""
+        """Known exchanges and sign changes of index rows that leave averages unchanged."""
         return self.channel.symmetry
 
     @property
     def numbers(self) -> int:
-        """Approximate count of numbers that one average holds in memory."""
+        """Approximate count of floating-point numbers that an average over one block holds in memory."""
         size = self.channel.indices * self.channel.tokens
         return 0 if self.exact else BLOCK * RANDOMISATIONS // self.channel.cost * 4 * size**2
 
     @property
     def most_blocks(self) -> int:
-        """Largest number of blocks for one number of a threshold."""
+        """Largest number of blocks for one threshold."""
         return MOST_BLOCKS_DRAWN if self.channel.stochastic else MOST_BLOCKS_OF_THRESHOLD
 
     @cached_property
     def rough(self) -> Nodes:
-        """These nodes with rough posteriors, which are faster; the object itself if the channel has none."""
+        """These nodes with rough posteriors (fast, inaccurate); the object itself if the channel has none."""
         if self._rough or self.channel.rough_accuracy is None:
             return self
         return Nodes(self.channel, self._seed, self._few, rough=True)
@@ -150,23 +146,22 @@ class Nodes:
 
     @property
     def few(self) -> Averager:
-        """Averages over the coarse nodes: enough to follow the dynamics, not to report a number."""
+        """Averages over the coarse nodes, accurate enough to follow the dynamics, but not to report a number."""
         return self.at(self._few // (self.channel.cost // 2 or 1), 1)
 
     def block(self, number: int, careful: bool = False) -> Averager:
-        """Return averages over block ``number``; the mean over several blocks has a smaller error.
+        """Return averages over block ``number`` of nodes; the mean over several blocks has a smaller error.
 
-        Blocks of one randomisation are consecutive parts of a Sobol sequence. ``careful``: more draws per posterior if
-        few are effective, which reduces the bias.
+        ``careful``: posteriors with few effective draws are computed again with more draws, which reduces the bias.
         """
         randomisations = RANDOMISATIONS_DRAWN if self.channel.stochastic else RANDOMISATIONS
         count = max(1, BLOCK * RANDOMISATIONS // (randomisations * self.channel.cost))
         return self.at(count, randomisations, number, careful)
 
     def corrections(self, V: np.ndarray) -> Iterator[Correction]:
-        """Yield corrections of averages from rough posteriors near V, from few nodes, then from more; perhaps none.
+        """Yield corrections for averages near V that use rough posteriors: one from few nodes, then one from more.
 
-        The nodes of a correction belong to no block.
+        Nothing is yielded if the nodes have no rough posteriors.
         """
         if self.rough is self:
             return
@@ -176,25 +171,25 @@ class Nodes:
             yield Correction.between(rough, better)
 
     def block_at_zero(self, number: int) -> Averager:
-        """Return a block for averages at zero overlap only."""
+        """Return averages over block ``number`` of nodes, for zero overlap (V = I) only."""
         return self.block(number)
 
     def for_plan(self, count: int) -> Averager:
-        """Return averages, over about ``count`` posteriors, for the variances that GAMP takes from state evolution."""
+        """Return averages over about ``count`` posteriors, for the variances that GAMP takes from state evolution."""
         # Equivalent directions are recognised by the scatter between randomisations, so there must be several.
         split = 1 if self.channel.diagonal else 8
         return averager(self.channel.in_single_precision(), max(count // split, 64), split, seed=streams.PLAN_NODES)
 
     def better_block(self, number: int) -> Averager:
-        """Return a block for reported numbers; its averages may take longer."""
+        """Return averages over block ``number`` for reported numbers; they may be slower than those of ``block``."""
         return self.block(number)
 
     def with_evidence(self, averages: Averages, V: np.ndarray) -> Averages:
-        """Return the averages at V with E log Z_out filled in."""
+        """Return the averages at V with E log Z_out (Z_out: evidence of an output) filled in if it is missing."""
         return averages
 
     def evidence_error(self, log_evidence: float) -> float:
-        """Return the systematic error of E log Z_out, which the scatter of its rows does not show."""
+        """Return the systematic error of E log Z_out (Z_out: evidence of an output); its value is ``log_evidence``."""
         found = self.block(0).accuracy * max(1.0, abs(log_evidence))  # in other units it may be zero
         return float(np.hypot(found, self.channel.volume_error)) if self.exact else found
 
@@ -205,7 +200,7 @@ class Nodes:
 
     @cached_property
     def seconds(self) -> float:
-        """Seconds for an average over the coarse nodes: the second of two, as the first may include compilation."""
+        """Measured seconds for an average over the coarse nodes, without compilation."""
         for v in (0.5, 0.4):
             begun = perf_counter()
             self.few(v * np.eye(self.channel.indices))
@@ -213,11 +208,11 @@ class Nodes:
         return took
 
     def affordable(self, count: int) -> int:
-        """Return ``count``, divided by the channel's cost: one posterior may take milliseconds."""
+        """Return ``count`` divided by the channel's cost factor, but at least 1: a posterior may take milliseconds."""
         return max(count // self.channel.cost, 1)
 
     def others(self, number: int) -> Nodes:
-        """Return equally many independent nodes; ``number`` 0 gives the same nodes."""
+        """Return the independent set ``number`` of equally many nodes; 0 gives the same nodes."""
         return Nodes(self.channel, self._seed + 2 * number, self._few, self._rough)
 
     def more(self, factor: int) -> Nodes:

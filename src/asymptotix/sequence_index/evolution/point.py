@@ -1,4 +1,4 @@
-"""A point of the dynamics: the sample ratio alpha, the learned subspace, and the overlap on it."""
+"""A point of the dynamics: the sample ratio alpha, the learned subspace, and the overlap on this subspace."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Point:
     alpha : float
         Samples per dimension, n = alpha D.
     space : Coordinates
-        The learned subspace of index space.
+        The learned subspace of the P indices.
     x : array (m,)
-        Coordinates of the overlap on this subspace: the matrix of logits log(q/v).
+        Coordinates of the overlap on this subspace: of its matrix of logits log(q/(1-q)).
     """
 
     alpha: float
@@ -40,7 +40,10 @@ class Point:
         held: Mapping[int, float] | None = None,
         symmetry: RowSymmetry | None = None,
     ) -> Point:
-        """Return the point with zero overlap of all indices that are not held. It has no coordinates."""
+        """Return the point with zero overlap of all indices that are not held; it has no coordinates (m = 0).
+
+        ``held``: index -> fixed overlap. ``diagonal``, ``symmetry``: those of overlaps, see :class:`Coordinates`.
+        """
         space = Coordinates.of_rows(np.zeros(indices, bool), diagonal, held)
         return cls(alpha, replace(space, symmetry=symmetry), np.zeros(0))
 
@@ -54,9 +57,10 @@ class Point:
         held: Mapping[int, float] | None = None,
         symmetry: RowSymmetry | None = None,
     ) -> Point:
-        """Return the point of an overlap Q (P, P) with posterior variance V = I - Q. Its range is the learned subspace.
+        """Return the point of an overlap Q (P, P) with posterior variance V = I - Q; range of Q: the learned subspace.
 
-        Entries of Q of the ``held`` indices are not used.
+        Entries of Q of the indices in ``held`` (index -> fixed overlap) are ignored. ``diagonal``, ``symmetry``: those
+        of overlaps, see :class:`Coordinates`.
         """
         return cls(alpha, *Coordinates.of_overlap(Q, V, diagonal, held, symmetry))
 
@@ -66,7 +70,7 @@ class Point:
 
     @property
     def Q(self) -> np.ndarray:
-        """Overlap (P, P)."""
+        """Overlap matrix (P, P) of all indices."""
         return self._overlap[0]
 
     @property
@@ -76,26 +80,26 @@ class Point:
 
     @property
     def tangent(self) -> np.ndarray:
-        """dQ/dx as matrices (m, P, P)."""
+        """Derivatives dQ/dx_a (m, P, P) of the overlap in its m coordinates."""
         return self.space.tangent(self.x)
 
     @cached_property
     def logits(self) -> np.ndarray:
-        """log(q/v) of the principal overlaps on the learned subspace, ascending."""
+        """log(q/(1-q)) of the principal overlaps q on the learned subspace (k,), ascending."""
         return self.space.logits(self.x)
 
     @property
     def largest_variance(self) -> float:
-        """The largest 1-q of these principal overlaps."""
+        """The largest 1-q of the principal overlaps q on the learned subspace."""
         return float(from_logit(self.logits)[1].max())
 
     @property
     def learned(self) -> int:
-        """Number of directions that are learned or known."""
+        """Number of learned directions plus number of known ones (overlap fixed at 1 - 1e-6)."""
         return self.space.learned
 
     def moved(self, x: np.ndarray) -> Point:
-        """Return the point with other coordinates on the same subspace."""
+        """Return the point with coordinates x (m,) on the same subspace."""
         return replace(self, x=x)
 
     def at(self, alpha: float) -> Point:
@@ -103,21 +107,21 @@ class Point:
         return replace(self, alpha=alpha)
 
     def enlarged(self, hat: np.ndarray) -> Point:
-        """Return the point with new directions: the range of ``hat`` = Qhat (P, P), zero on the learned subspace."""
+        """Return the point with new learned directions: the range of ``hat`` (P, P), their precision Q(I-Q)^{-1}."""
         return Point(self.alpha, *self.space.enlarged(self.x, hat))
 
     def without(self, below: float) -> Point:
-        """Return the point without the principal directions whose logit is below a bound."""
+        """Return the point without the principal directions whose logit log(q/(1-q)) is less than ``below``."""
         return Point(self.alpha, *self.space.without(self.x, below))
 
     def pinned(self) -> Point:
-        """Return the point with the principal directions at the largest precision counted as known."""
+        """Return the point whose principal directions with 1-q = 1e-6 are known, that is, without coordinates."""
         return Point(self.alpha, *self.space.pinned(self.x))
 
     def turned(self, frame: np.ndarray) -> Point:
-        """Return the point moved to the nearby subspace that the columns of ``frame`` (P, k) span."""
+        """Return the point with its overlap rotated to the nearby span of the columns of ``frame`` (P, k)."""
         return Point(self.alpha, *self.space.turned(self.x, frame))
 
     def aimed(self, hat: np.ndarray) -> Point:
-        """Return the point with known directions turned to the leading eigenvectors of ``hat`` = Qhat (P, P)."""
+        """Return the point with known directions (1-q = 1e-6) turned to leading eigenvectors of the matrix ``hat``."""
         return Point(self.alpha, *self.space.aimed(self.x, hat))

@@ -1,4 +1,4 @@
-"""Refinement of a fixed point from coarse nodes to as many nodes as a tolerance needs, with its numerical error."""
+"""Refinement of a fixed point on as many blocks of nodes as a tolerance needs, and its numerical error."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from .nodes import MOST_BLOCKS, Judged, Nodes, with_blocks
 from .overlap_map import OverlapMap
 from .point import Point
 
-#: Numbers of blocks after which the error is compared with the tolerance.
+#: Numbers of blocks of nodes after which the error is compared with the tolerance; the last one is the maximum.
 BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, MOST_BLOCKS)
-#: Largest number of blocks for averages from draws.
+#: Largest number of blocks of nodes for averages from draws.
 _MOST_DRAWN = 16
-#: Largest number of quasi-Newton steps.
+#: Largest number of quasi-Newton steps; then the result is not converged.
 _STEPS = 8
 #: Logit of the smallest principal overlap below which the fixed point is predicted linearly in Q.
 _SMALL = float(to_logit(0.2))
-#: Largest error of a correction as a share of the tolerance, on its smaller and on its larger set of nodes. It adds 3 %
-#: and 12 % to an error of the size of the tolerance. Without a correction blocks take twice as long.
+#: Largest error of a correction for rough posteriors as a share of the tolerance, on its smaller and on its larger set
+#: of nodes. Without a correction blocks take twice as long.
 _SURE = 0.25, 0.5
-#: Distance from one of an eigenvalue of J up to which J is computed again on a block: coarse nodes were wrong by 0.012
-#: (1.007 where a block has 0.995). Further away a step may be wrong by a factor of two, but in the right direction.
+#: If an eigenvalue of the Jacobian J of an iteration on coarse nodes exceeds one minus this, J is computed again on a
+#: block: coarse nodes were wrong by 0.012.
 _CLEARLY = 0.01
 #: Step of finite differences in a logit, without and with draws. The set of samples with enough draws changes with the
 #: overlap, which affects a longer step less.
@@ -48,9 +48,9 @@ class OverlapSolution:
     Q_error : array (P, P)
         Numerical standard error of Q.
     averages : Averages or None
-        Averages at the end point, on the finest nodes used. None where recovery is exact.
+        Averages over data at the end point, on the finest nodes used. None where recovery is exact.
     how : Status
-        How it ended; EXACT_RECOVERY if every visible direction is recovered exactly.
+        How the iteration ended; EXACT_RECOVERY if every direction that affects the output is recovered exactly.
     words : str
         Text of the status, with remarks.
     marginal : bool
@@ -67,12 +67,12 @@ class OverlapSolution:
 
     @property
     def exact(self) -> bool:
-        """Whether every visible direction is recovered exactly."""
+        """Whether every direction that affects the output is recovered exactly."""
         return self.how is Status.EXACT_RECOVERY
 
     @property
     def settled(self) -> bool:
-        """Whether this is a fixed point, of whatever accuracy."""
+        """Whether the end point is a fixed point, accurate or not."""
         return self.how is not Status.NOT_CONVERGED
 
     @property
@@ -92,11 +92,10 @@ class OverlapSolution:
 
 
 class _Evaluation(NamedTuple):
-    """Averages of one block of nodes at a point, and the residual x' - x of one iteration per randomisation (R, m).
+    """Averages of one block of nodes at a point, and residuals x' - x (R, m) of one iteration of its coordinates x.
 
-    The logarithm of a noisy average is biased downwards, more for one randomisation than for all together, and by much
-    if rare samples dominate. The rows are therefore jackknife values: R times the residual of all randomisations less
-    R-1 times that without one of them. Their mean has neither bias.
+    The logarithm of a noisy average is biased downwards. The rows are therefore jackknife values: R times the residual
+    of all randomisations minus R-1 times the residual without one of them. Their mean has no such bias.
     """
 
     point: Point
@@ -109,14 +108,12 @@ class _Evaluation(NamedTuple):
 
 
 def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = quietly) -> OverlapSolution:
-    """Refine a fixed point: quasi-Newton steps on one block of nodes, then more blocks until the error is small enough.
+    """Return the fixed point near ``point``, with errors of Q up to ``tolerance``; ``say`` receives progress texts.
 
-    Every block predicts the fixed point from the point of its evaluation, one prediction per randomisation.
-    Predictions from nearby points are averaged. Steps are bounded, predictions are not: their scatter is the error,
-    which is large close to a threshold. It is the scatter of the residual along the slow direction. With draws, a
-    Jacobian on coarse nodes misses this direction and the error would be several times too small, so that the Jacobian
-    is computed on the block. Posteriors are rough (fast, but inaccurate) during the steps, and also afterwards if an
-    accurate correction for them is found.
+    Quasi-Newton steps on one block of nodes come first, then more blocks until the error is small enough. Every block
+    predicts the fixed point, once per randomisation, and predictions from nearby points are averaged. Steps are
+    bounded, predictions are not: their scatter is the error. Posteriors are rough (fast, but inaccurate) during the
+    steps, and also afterwards if an accurate correction for them is found.
     """
     nodes = evolution.nodes
     first = nodes.rough.block(0)
@@ -179,7 +176,10 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = qu
 
 
 def _systematic_errors(evolution: OverlapMap, point: Point, average: Averager, response: np.ndarray) -> np.ndarray:
-    """Return the systematic error of the overlap (P, P), which the scatter does not show."""
+    """Return the systematic error of Q (P, P), which the scatter of randomisations does not show.
+
+    ``response`` (m, P, P) is the derivative of the fixed point's Q with respect to the residuals of its coordinates.
+    """
     if average.uncorrected is None:
         return average.accuracy * abs(response).sum(0)
     there, before = (evolution.after(one, point) for one in (average, average.uncorrected))
@@ -187,11 +187,10 @@ def _systematic_errors(evolution: OverlapMap, point: Point, average: Averager, r
 
 
 def _errors_of_axes(end: Point, moments: np.ndarray) -> np.ndarray:
-    """Return the error of the overlap (P, P) from the directions of the known, learned and unlearned subspaces.
+    """Return the error of Q (P, P) from the orientation of the known, learned and unlearned subspaces.
 
-    These subspaces have no coordinates: they were chosen on coarse nodes. One more step of the whole matrix, from
-    E[g g^T] (R, P, P), turns them to first order in the right direction. The error is the size of this turn, together
-    with its scatter between randomisations.
+    One more iteration, from ``moments`` = E[g g^T] (R, P, P) (g: score), corrects the orientation to first order. The
+    error is this change of Q, together with its scatter.
     """
     P, space = len(end.Q), end.space
     if space.diagonal:
@@ -212,11 +211,10 @@ def _of_what_is_known(evolution: OverlapMap, known: int) -> str:
 
 
 class Predictions:
-    """Fixed points predicted by blocks of nodes, one per randomisation, by linear steps from where they are evaluated.
+    """Fixed points that blocks of nodes predict by a linear step from an evaluation, one per randomisation.
 
-    Just above a threshold the residual of the logits is linear in the overlap. There the step is linear in Q, and the
-    response of Q to a residual is the same everywhere. If no overlap is small the step is linear in the logits, which
-    cannot lead beyond full overlap.
+    Just above a threshold (small overlaps) the step is linear in Q, as is the residual there, otherwise in the logits,
+    which cannot lead beyond full overlap.
 
     Parameters
     ----------
@@ -227,7 +225,7 @@ class Predictions:
     drawn : bool
         Whether posteriors come from draws.
     noisy : bool
-        Whether averages of small overlaps have independent errors on all blocks.
+        Whether errors of different blocks are independent for small overlaps.
     """
 
     def __init__(self, start: Point, response: np.ndarray, drawn: bool, noisy: bool) -> None:
@@ -237,18 +235,21 @@ class Predictions:
         self._Q: list[np.ndarray] = []
 
     def add(self, here: _Evaluation, inverse: np.ndarray) -> None:
-        """Add the predictions of one block, by a step with ``inverse`` = (I - J)^{-1} from its evaluation ``here``."""
+        """Add the predictions of one block from its evaluation ``here``, by a Newton step.
+
+        ``inverse`` (m, m) is (I - J)^{-1} with J the Jacobian of one iteration.
+        """
         self._x.append(here.x + here.residuals @ inverse.T)
         self._Q.append(here.point.Q + np.tensordot(here.residuals, self._response, 1))
 
     def end(self, here: Point) -> Point:
-        """Return the mean prediction, at most one away from ``here`` in every coordinate."""
+        """Return the mean of all predictions, with every coordinate limited to +-1 around that of ``here``."""
         x = here.space.of_overlap_inside(np.mean(self._Q, axis=(0, 1))) if self._linear else None
         x = np.mean(self._x, axis=(0, 1)) if x is None else x
         return here.moved(here.x + _bounded(x - here.x))
 
     def error(self, here: Point) -> np.ndarray:
-        """Return the standard error (P, P) of the predicted overlap; the end is at most one step from ``here``."""
+        """Return the standard error (P, P) of the predicted Q; ``here`` is the point of the last evaluation."""
         if self._linear:
             return _error(self._Q, None, self._noisy)
         # With draws the end may be far below the point where the steps ended: the larger slope dq/dx is safe.
@@ -271,7 +272,10 @@ def _evaluated(
 def _on_more_blocks(
     evolution: OverlapMap, point: Point, nodes: Nodes, blocks: int, correction: Correction | None
 ) -> list[_Evaluation]:
-    """Evaluate the next block; or, if the channel allows it, all blocks up to the next check at the same time."""
+    """Return evaluations at ``point`` of block number ``blocks`` (the number of blocks so far) and perhaps more.
+
+    If the channel allows it, all blocks up to the next number in ``BLOCKS`` are evaluated at the same time.
+    """
 
     def on(number: int) -> _Evaluation:
         return _evaluated(evolution, point, nodes.better_block(number), correction)
@@ -286,8 +290,8 @@ def _sure_correction(
 ) -> Correction | None:
     """Return the correction of averages near ``here`` for the error of rough posteriors, which are fast but inaccurate.
 
-    Return None if the nodes have no rough posteriors, or if the statistical error of the correction is too large: rough
-    posteriors are far off for a few samples in a thousand. The fixed point is then computed without them.
+    None if the nodes have no rough posteriors, or if the correction's effect on Q, with ``inverse`` = (I - J)^{-1}
+    (m, m), has too large an error compared to ``tolerance``.
     """
     for share, correction in zip(_SURE, evolution.nodes.corrections(here.point.V), strict=False):
         rows = evolution.image(correction.applied(_pooled_rows(here.averages)), here.point)
@@ -300,11 +304,12 @@ def _sure_correction(
 def _approached(
     evaluated: Callable[[np.ndarray], _Evaluation], here: _Evaluation, inverse: np.ndarray, tolerance: float
 ) -> tuple[_Evaluation, np.ndarray, str]:
-    """Take quasi-Newton steps on one block of nodes, to within the error of these nodes or twice the tolerance.
+    """Take quasi-Newton steps from ``here``, to within the error of one block of nodes or twice the tolerance of Q.
 
-    Just above a threshold a block may have no fixed point nearby, and further steps would lead down to zero.
+    ``evaluated`` gives the evaluation at coordinates x (m,), and ``inverse`` (m, m) is (I - J)^{-1} with J the Jacobian
+    of an iteration.
 
-    Returns the last evaluation, (I - J)^{-1} as updated by the steps, and a text if the steps did not converge.
+    Returns the last evaluation, ``inverse`` as updated by the steps, and a text, empty if the steps converged.
     """
     for step in range(_STEPS + 1):
         moves, tangent = here.residuals @ inverse.T, here.point.tangent
@@ -319,14 +324,15 @@ def _approached(
 
 
 def _bounded(move: np.ndarray) -> np.ndarray:
-    """Return the step with every coordinate limited to [-1, 1]."""
+    """Return the step ``move`` (m,) with every coordinate limited to [-1, 1]."""
     return move.clip(-1.0, 1.0)
 
 
 def _corrected(inverse: np.ndarray, step: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """Return (I - J)^{-1}, updated to map the change of the residual in a step, on the same nodes, to it (Broyden).
+    """Return ``inverse`` (m, m), updated to map ``change`` (m,) to ``step`` (m,) (Broyden).
 
-    A step in which the residual hardly falls, or grows, is ignored.
+    ``step`` is a move of the coordinates, ``change`` the decrease of the residual in it. A step in which the residual
+    hardly falls, or grows, is ignored.
     """
     if step @ inverse @ change < 0.1 * (step @ step):
         return inverse
@@ -334,11 +340,10 @@ def _corrected(inverse: np.ndarray, step: np.ndarray, change: np.ndarray) -> np.
 
 
 def _newton(slopes: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return (I - J)^{-1}, which maps a residual to a Newton step, and whether all of I - J stands out of the noise.
+    """Return (I - J)^{-1} (m, m), which maps a residual to a Newton step, and whether I - J is significant.
 
-    ``slopes`` (R, m, m) are J of every randomisation. Near a threshold their mean may have an eigenvalue at or above
-    one although the fixed point is stable, and the step would lead away from it. An eigenvalue of I - J below its
-    standard error is therefore replaced by this error.
+    ``slopes`` (R, m, m) are the Jacobians J of every randomisation. An eigenvalue of I - J below its standard error is
+    replaced by this error, so that steps lead towards the fixed point. Significant: all eigenvalues exceed two errors.
     """
     jacobian = slopes.mean(0)
     change = np.eye(len(jacobian)) - jacobian
@@ -354,22 +359,25 @@ def _newton(slopes: np.ndarray) -> tuple[np.ndarray, bool]:
 
 
 def _contracts(slopes: np.ndarray) -> bool:
-    """Whether all eigenvalues of J (1, m, m) on coarse nodes, which have no error bar, are clearly below one."""
+    """Whether all eigenvalues of the Jacobian J, ``slopes`` (1, m, m) on coarse nodes, are clearly below one."""
     return bool((1 - np.linalg.eigvals(slopes[0]).real > _CLEARLY).all())
 
 
 def _slopes(evaluated: Callable[[np.ndarray], _Evaluation], here: _Evaluation, step: float) -> np.ndarray:
-    """Return the Jacobians J of one iteration (R, m, m), by finite differences on the nodes of each randomisation."""
+    """Return the Jacobians J = dx'/dx (R, m, m) of one iteration, by finite differences of size ``step`` from ``here``.
+
+    ``evaluated`` gives the evaluation at coordinates x (m,), on the same nodes as ``here``.
+    """
     shifts = step * np.eye(len(here.x))
     columns = [(evaluated(here.x + shift).residuals - here.residuals + shift) / step for shift in shifts]
     return np.stack(columns, -1) if columns else np.zeros((1, 0, 0))
 
 
 def _error(ends: list[np.ndarray], tangent: np.ndarray | None, independent: bool) -> np.ndarray:
-    """Return the standard error of the overlap (P, P) from predictions of all blocks: coordinates (R, m) or Q itself.
+    """Return the standard error of Q (P, P) from the predictions ``ends``, one array per block.
 
-    The errors of successive blocks of one randomisation compensate each other, so that the scatter of their means
-    counts. This scatter may be small by chance and end the search too early: the error is at least that of one block
+    They are coordinates (R, m), with ``tangent`` = dQ/dx (m, P, P), or Q itself (R, P, P), with ``tangent`` None. The
+    scatter of the means over blocks counts. As it may be small by chance, the error is at least that of one block
     divided by the number of blocks, or, if blocks are ``independent``, that from the scatter of all predictions.
     """
     error = _standard_error(np.mean(ends, axis=0), tangent)
@@ -380,9 +388,10 @@ def _error(ends: list[np.ndarray], tangent: np.ndarray | None, independent: bool
 
 
 def _standard_error(rows: np.ndarray, tangent: np.ndarray | None) -> np.ndarray:
-    """Return the standard error of the overlap (P, P) from independent rows: coordinates (R, m) with dQ/dx, or Q.
+    """Return the standard error of the mean Q (P, P) from R independent ``rows``.
 
-    A deterministic average has one row and only rounding errors.
+    They are coordinates (R, m), with ``tangent`` = dQ/dx (m, P, P), or Q itself (R, P, P), with ``tangent`` None. One
+    row is a deterministic average, with rounding errors only.
     """
     if len(rows) == 1:
         return 1e-9 * (abs(rows[0]) if tangent is None else abs(tangent).sum(0))
@@ -392,7 +401,7 @@ def _standard_error(rows: np.ndarray, tangent: np.ndarray | None) -> np.ndarray:
 
 
 def _pooled_rows(averages: Averages) -> Averages:
-    """Return the means of the averages over all randomisations, with an axis of length one in their place."""
+    """Return the averages with all R randomisations replaced by one, their mean (first axis of length one)."""
     return Averages(*(part.mean(0, keepdims=True) for part in averages))
 
 
@@ -403,10 +412,9 @@ def _without_each_row(averages: Averages) -> Averages:
 
 
 def _pooled(seen: list[_Evaluation], end: Point) -> Averages:
-    """Return the averages over all blocks near the end point, with the log evidence extrapolated to this point.
+    """Return the mean of the averages over all evaluations, with the log evidence extrapolated to the point ``end``.
 
-    The slope of the log evidence in Q is E[g g^T]/2. The rest of the free entropy is evaluated at the end point, and
-    without the extrapolation the sum would be wrong in first order.
+    Its slope in Q is E[g g^T]/2 (g: score).
     """
     averages = []
     for here in seen:

@@ -1,8 +1,8 @@
 """The instability of zero overlap, which gives the first threshold.
 
-At zero overlap omega = 0 and V = I for every sample, so that g and G depend on the output alone. If the output is one
-number with few values, one posterior per value suffices. If it is one number with many values,
-:mod:`.sorting.sorted_outputs` needs no posteriors.
+At zero overlap the field is omega = 0 and V = I for every sample, so that the score g = E[z|y] and its Jacobian
+G = E[z z^T|y] - g g^T - I depend on the output y alone. If y is one number with few values, one posterior per value
+suffices. If it is one number with many values, :mod:`.sorting.sorted_outputs` needs no posteriors.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from .instability import NO_MOMENT, Instability, analysed, instability, largest_
 from .nodes import Judged, with_blocks
 from .sorting.sorted_outputs import FEW_VALUES, instability_from_sorted_outputs, unseen_symmetry
 
-#: Nodes per randomisation of a sampled curvature, and number of randomisations.
+#: Nodes per randomisation of a sampled curvature, and number of randomisations: more reduce its error.
 _COUNT, _RANDOMISATIONS = 2**11, 8
 #: Number of outputs drawn per randomisation to find which values occur.
 _OUTPUTS = 2**14
-#: Number of quantiles of the output at which E[z|y] is computed, and median |g|^2 above which it is no numerical error.
+#: Number of quantiles of the output at which g = E[z|y] is computed, and median |g|^2 above which g is certain.
 _QUANTILES, _SEEN = 128, 1e-6
-#: Number of times that the shares of quantiles are halved towards either end, down to 1e-7 of the data; and the
-#: standard deviation of the wider half of the draws.
+#: Number of halvings of the shares of outer quantiles, down to 1e-7 of the data; and standard deviation of the wider
+#: half of the draws, without which extreme outputs would be missed.
 _SMALLEST, _WIDER = 16, 2.0
-#: Largest distance from one at which a sum of probabilities counts as complete.
+#: Largest distance from one at which a sum of probabilities counts as one; otherwise frequencies replace them.
 _WHOLE = 1e-6
 
 
 def sampled_instability_at_zero(
     channel: Channel, block: Callable[[int], Averager], tolerance: float, most: int = 8, say: Say = quietly
 ) -> Instability:
-    """Return the instability of zero overlap, on as many blocks as a relative ``tolerance`` of the rate needs.
+    """Return the instability of zero overlap, with its growth rate to a relative ``tolerance``.
 
-    No blocks are needed if the observation is one number. With few values there is one posterior for each, with many
-    values draws are sorted.
+    ``block`` gives the averages over the block of nodes with a given number; at most ``most`` blocks are used, and none
+    if the observation is one number.
     """
     P, floor = channel.indices, least_moment(channel)
     if channel.exact_averager() is not None:
@@ -77,7 +77,10 @@ def sampled_instability_at_zero(
 
 
 def _bias_at_zero(block: Averager, P: int, operators: np.ndarray) -> float:
-    """Return the relative systematic error of the rate: half the change by the correction of operators (R, b, b)."""
+    """Return the relative systematic error of the growth rate at zero overlap of P indices, from one block of nodes.
+
+    It is half the change of the rate by the correction of the block's ``operators`` (R, b, b).
+    """
     if block.uncorrected is None:
         return block.accuracy
     _, before = block.uncorrected.moments_and_operators(np.eye(P), np.eye(P), symmetric_basis(P))
@@ -87,7 +90,10 @@ def _bias_at_zero(block: Averager, P: int, operators: np.ndarray) -> float:
 
 @lru_cache(maxsize=64)
 def _of_one_number(channel: Channel, tolerance: float) -> Instability:
-    """Return the instability if the observation is one number; the nodes of state evolution are not used."""
+    """Return the instability of zero overlap for observations of one number, without nodes of state evolution.
+
+    ``tolerance`` is the relative error of its growth rate.
+    """
     exactly = None if channel.stochastic or channel.noises else _from_few_outputs(channel)
     if exactly is not None:
         return exactly
@@ -102,16 +108,16 @@ def _of_one_number(channel: Channel, tolerance: float) -> Instability:
 
 
 def _directions_with_a_mean(channel: Channel) -> int:
-    """Return the largest dimension of E[z|y], whose directions are fixed by every row symmetry of the outputs."""
+    """Return the dimension of the index vectors that every row symmetry of the outputs leaves unchanged.
+
+    All E[z|y] at zero overlap are such vectors.
+    """
     return int(np.linalg.matrix_rank(unseen_symmetry(channel).fixed))
 
 
 @lru_cache(maxsize=64)
 def least_moment(channel: Channel) -> float:
-    """Return the value of E|g|^2 at zero overlap below which it counts as zero: inf for even outputs, where g = 0.
-
-    Even outputs need this rule because rounding at the extrema of a link, and the noise of draws, may exceed NO_MOMENT.
-    """
+    """Return the value of E|g|^2 (g: score) at zero overlap below which it counts as zero; inf for even outputs."""
     return np.inf if _is_even(channel) else NO_MOMENT
 
 
@@ -124,7 +130,7 @@ def _is_even(channel: Channel) -> bool:
 
 
 def _from_few_outputs(channel: Channel) -> Instability | None:
-    """Return the instability from one posterior per value of the observation; None if it takes many values."""
+    """Return the instability of zero overlap from one posterior per value of the observation; None: many values."""
     P, M = channel.indices, channel.tokens
     uniforms = [sobol_uniforms(_OUTPUTS, P * M, (streams.INSTABILITY_OUTPUTS, r)) for r in range(_RANDOMISATIONS)]
     Z = ndtri(np.concatenate(uniforms)).reshape(-1, P, M)
@@ -148,10 +154,9 @@ def _from_few_outputs(channel: Channel) -> Instability | None:
 
 @lru_cache(maxsize=64)
 def _moment_of_one_number(channel: Channel) -> np.ndarray | None:
-    """Return E[g g^T] (P, P) from posteriors at quantiles of the output, which resolve small values, too.
+    """Return E[g g^T] (P, P) at zero overlap (g: score), small values included, from posteriors at output quantiles.
 
-    None if g is not zero, but negligible at most outputs: posteriors of extreme outputs, where a link is singular,
-    may be wrong.
+    None if g is negligible at most outputs, but not at all: posteriors of extreme outputs may be wrong.
     """
     P, M = channel.indices, channel.tokens
     nodes, shares = _outputs_with_shares(channel)
@@ -164,9 +169,9 @@ def _moment_of_one_number(channel: Channel) -> np.ndarray | None:
 
 
 def _outputs_with_shares(channel: Channel) -> tuple[np.ndarray, np.ndarray]:
-    """Return outputs (n,) that represent shares (n,) of the data: equal in the bulk, ever smaller at both ends.
+    """Return outputs (n,) and the shares (n,) of the data that they represent: equal in the bulk, small at both ends.
 
-    Small shares are needed because an index may show only in outputs that are larger than nearly all others.
+    An index may affect only outputs that are larger than nearly all others.
     """
     size = channel.indices * channel.tokens
     normals = ndtri(sobol_uniforms(2 * _OUTPUTS, size + channel.noises, (streams.INSTABILITY_OUTPUTS, 0)))
@@ -184,13 +189,16 @@ def _outputs_with_shares(channel: Channel) -> tuple[np.ndarray, np.ndarray]:
 
 
 def curvature_at_zero(channel: Channel) -> Estimate:
-    """Return f_l = E|G_ll|_F^2 of every index at zero overlap, with its error: the channel's, or a sampled one."""
+    """Return f_l = E|dg_l/domega_l|^2 (g: score) of every index (P,) at zero overlap, exact or sampled, with errors."""
     return channel.curvature_at_zero() or sampled_curvature_at_zero(channel)
 
 
 @lru_cache(maxsize=64)
 def sampled_curvature_at_zero(channel: Channel) -> Estimate:
-    """Return f_l at zero overlap by sampling, after a check that outputs do not show the signs of rows."""
+    """Return f_l = E|dg_l/domega_l|^2 (g: score) of every index (P,) at zero overlap by sampling, with errors.
+
+    Raises ValueError if the posterior depends on the sign of an index although the channel says the contrary.
+    """
     refuse_seen_signs(channel)
     f = QuasiRandomAverager(channel, _COUNT, _RANDOMISATIONS)(np.eye(channel.indices)).curvature
     return Estimate(f.mean(0), error_of_mean(f))

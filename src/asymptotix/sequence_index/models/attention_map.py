@@ -25,7 +25,10 @@ from .rank_one import activate, array_namespace
 
 
 def last_layer(Z: Array, model: DeepAttention) -> tuple[Any, Array]:
-    """Return the last layer's logits and B_{L-1} of every head, both (..., H, M, M), for index rows Z (..., P, M)."""
+    """Return the last layer's logits and B_{L-1} of every head, both (..., H, M, M), for index rows Z (..., P, M).
+
+    The logits are U_L^T U_L / H (queries times keys if untied), see :class:`DeepAttention`.
+    """
     xp, H, M = array_namespace(Z), model.heads, model.tokens
     B = xp.broadcast_to(xp.eye(M, dtype=Z.dtype), (*Z.shape[:-2], H, M, M))
     logits = None
@@ -38,7 +41,7 @@ def last_layer(Z: Array, model: DeepAttention) -> tuple[Any, Array]:
 
 
 def _rows_of_layer(Z: Array, model: DeepAttention, layer: int) -> tuple[Array, Array]:
-    """Return keys and queries of one layer, each (..., heads, blocks, P_l, M)."""
+    """Return keys and queries (the keys again if tied) of a layer (from 0), each (..., heads, blocks, P_l, M)."""
     H, rank = model.heads, model.ranks[layer]
     start, half = H**2 * sum(model.ranks[:layer]), model.indices // 2
     shape = (*Z.shape[:-2], H, H, rank, model.tokens)
@@ -61,7 +64,11 @@ def output(Z: Array, model: DeepAttention) -> Array:
 
 
 def coordinates(Z: Array, model: DeepAttention) -> Array:
-    """Return numbers (..., k) equivalent to the output, without constant or repeated entries and without saturation."""
+    """Return numbers (..., k) that carry the information of the output of index rows Z (..., P, M).
+
+    Constant and repeated entries are left out. The numbers do not saturate, except for the output sequence of several
+    layers and for a user's activation.
+    """
     M, softmax = model.tokens, model.activation == "softmax"
     everything = np.ones((M, M), bool)
     logits, B = last_layer(Z, model)

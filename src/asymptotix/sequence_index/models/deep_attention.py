@@ -29,7 +29,7 @@ MOST_LAYERS = 10_000
 
 
 class Row(NamedTuple):
-    """Description of one index row; numbers count from 0, and ``query`` is False for keys and for tied layers."""
+    """Place of one index row in the network; numbers count from 0, ``query`` is False for keys and for tied layers."""
 
     query: bool
     layer: int
@@ -141,7 +141,7 @@ class DeepAttention(Specification):
             clean("snapshots", (("activation", snapshot(self.activation, shape, leading=True)),))
 
     def function_values(self, field: str) -> np.ndarray | None:
-        """Return values of the activation at fixed logits, by which a file identifies the activation."""
+        """Return values of a user's activation at fixed logits, by which a file identifies it; None for a name."""
         import jax.numpy as jnp
 
         if not callable(self.activation):
@@ -150,7 +150,7 @@ class DeepAttention(Specification):
             return condensed(self.function("activation")(jnp.asarray(fixed_points(8, self.tokens, self.tokens))))
 
     def function_sample(self, field: str) -> np.ndarray | None:
-        """Return values of the activation at many logits, some of them large."""
+        """Return values of a user's activation at many logits, some of them large; None for a name."""
         import jax.numpy as jnp
 
         if not callable(self.activation):
@@ -167,7 +167,7 @@ class DeepAttention(Specification):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """P_l of every layer."""
+        """Rank P_l of every layer, (L,): the number of rows of its weights."""
         return self.rank if isinstance(self.rank, tuple) else (self.rank,) * self.layers
 
     @property

@@ -111,11 +111,12 @@ class InfiniteDepthAttention(Specification):
 
 
 def _softmax_output(Z: Array, logs: np.ndarray) -> Array:
-    """Return R(U^T U), U = Z B^T, from the logs of the eigenvalues b of B, on differences and on the mean of tokens.
+    """Return R(U^T U), U = Z B^T, from ``logs`` = (log b_0, log b_1), b_0 and b_1 the eigenvalues of B.
 
-    With c the mean of the tokens and d_i = z_i - c, u_i.u_j = b_0^2 d_i.d_j + b_0 b_1 c.d_j + (a term equal for all j
-    that grows like b_1^2). The softmax does not depend on the last term, and without it there is no cancellation. The
-    size of b is factored out of the logits and limited at the end to a large number, where the softmax is saturated.
+    b_0 acts on differences of tokens, b_1 on their mean. With c the mean of the tokens and d_i = z_i - c,
+    u_i.u_j = b_0^2 d_i.d_j + b_0 b_1 c.d_j + (a term equal for all j that grows like b_1^2). The softmax does not
+    depend on the last term, and without it there is no cancellation. The size of b is factored out of the logits and
+    limited to a number at which the softmax is saturated.
     """
     centre = Z.mean(-1, keepdims=True)
     away = Z - centre
@@ -128,7 +129,7 @@ def _softmax_output(Z: Array, logs: np.ndarray) -> Array:
 
 @lru_cache(maxsize=64)
 def limiting_logs(model: InfiniteDepthAttention) -> np.ndarray:
-    """Return the logs of the two eigenvalues of B(1), on the differences of tokens (b_0) and on their mean (b_1).
+    """Return (log b_0, log b_1), for the eigenvalues of B(1) on differences of tokens (b_0) and on their mean (b_1).
 
     With softmax, in the time t = s/beta, b_1 is exp(t), and log b_0 grows at the rate lambda(t) = O(b_0/b_1). After
     t = 40 log b_0 is constant to the last digit.
@@ -146,7 +147,7 @@ def limiting_logs(model: InfiniteDepthAttention) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _log_on_differences(M: int, rank: int, time: float) -> float:
-    """Return log b_0 at the given time t <= 1/beta, with softmax."""
+    """Return log b_0, b_0 the eigenvalue of B on differences of tokens, at time t = s/beta <= 1/beta, for softmax."""
     from scipy.integrate import solve_ivp  # imported here because loading it takes longer than all else
 
     found = solve_ivp(
@@ -159,7 +160,10 @@ def _log_on_differences(M: int, rank: int, time: float) -> float:
 
 
 def _average_on_differences(M: int, rank: int, logs: np.ndarray) -> float:
-    """Return the eigenvalue of E[R(U^T U)] on vectors over tokens that sum to zero; see :func:`_softmax_output`."""
+    """Return the eigenvalue of E[R(U^T U)] on vectors over M tokens that sum to zero.
+
+    ``logs`` (2,) are the log-eigenvalues of B, see :func:`_softmax_output`.
+    """
     if M == 1:
         return 1.0
     R = _softmax_output(_normals(rank, M), logs)

@@ -137,7 +137,7 @@ def _link_values(model: LinkModel) -> np.ndarray:
 
 
 def _link_sample(model: LinkModel) -> np.ndarray:
-    """Return values of the link at many index matrices, some of them large."""
+    """Return values of the link at many index matrices, some of them large, as one vector."""
     return condensed(_at(model, far_points(SAMPLE_LENGTH, model.indices, model.tokens)), SAMPLE_LENGTH)
 
 
@@ -148,5 +148,5 @@ def _link_code(model: LinkModel) -> str:
 
 @double_precision()
 def _at(model: LinkModel, Z: np.ndarray) -> np.ndarray:
-    """Evaluate the link at index matrices (n, P, M)."""
+    """Return the outputs (n, k) of the link at index matrices Z (n, P, M)."""
     return np.asarray(jax.vmap(lambda z: jnp.ravel(jnp.asarray(model.evaluate(z))))(jnp.asarray(Z)))

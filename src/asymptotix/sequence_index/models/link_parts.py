@@ -21,8 +21,8 @@ from .link import LinkModel, SequenceIndex
 from .link_program import LinkProgram
 from .observed_link import flat_link
 
-#: Number of index matrices at which one row after the other is changed, and their sizes. With a smaller number, a row
-#: that shows only in rare samples counts as unread. The larger sizes probe large indices.
+#: Number of index matrices at which one row after the other is changed, and standard deviations of their entries. With
+#: a smaller number, a row that shows only in rare samples counts as unread.
 _PROBES, _SIZES = 2**14, (1.0, 2.0, 4.0)
 #: A relative change of an output up to this counts as rounding.
 _ROUNDING = 1e-12
@@ -69,7 +69,7 @@ def without_unread_rows(model: LinkModel) -> LinkPart:
 
 
 def doubt_of_unread_rows(model: LinkModel) -> float:
-    """Return a bound, with 95 % confidence, on the probability of samples that show a row counted as unread.
+    """Return a bound (95 % confidence) on the fraction of samples whose output depends on a row counted as unread.
 
     The bound is zero if the link is analytic: such a link depends on a row almost everywhere or nowhere.
     """
@@ -79,12 +79,15 @@ def doubt_of_unread_rows(model: LinkModel) -> float:
 
 @double_precision()
 def _dependence(model: LinkModel) -> tuple[np.ndarray, np.ndarray]:
-    """Return which output depends on which row, (k, P), and an index matrix at which the link was evaluated."""
+    """Return a mask (k, P), which output depends on which row, and an index matrix (P, M) used for the test."""
     return changed_outputs(model, streams.LINK_DEPENDENCE, axis=1)
 
 
 def changed_outputs(model: LinkModel, seed: int, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return which output changes with which row (axis 1) or token (axis 2), (k, P or M), and one index matrix."""
+    """Return a mask of the outputs that change with each row (axis 1) or token (axis 2), and an index matrix (P, M).
+
+    The mask is (k, P) or (k, M). The index matrix is one of those at which the link was evaluated.
+    """
     rng = np.random.default_rng(seed)
     sizes = np.resize(_SIZES, (_PROBES, 1, 1))
     Z, moved = sizes * rng.standard_normal((2, _PROBES, model.indices, model.tokens))
@@ -104,7 +107,7 @@ def changed_outputs(model: LinkModel, seed: int, axis: int) -> tuple[np.ndarray,
 
 
 def _joined_rows(depends: np.ndarray) -> list[list[int]]:
-    """Return groups of rows that share an output, directly or through other rows."""
+    """Return groups of rows that share an output, directly or through other rows, from a mask (outputs, rows)."""
     groups: list[set[int]] = []
     for output in depends:
         group = set(np.flatnonzero(output).tolist())
@@ -118,7 +121,10 @@ def _joined_rows(depends: np.ndarray) -> list[list[int]]:
 def _restricted(
     model: LinkModel, rows: list[int], others: np.ndarray, kept: np.ndarray | slice = slice(None)
 ) -> LinkModel:
-    """Return the model of some rows and of the ``kept`` outputs, which do not depend on the ``others``."""
+    """Return the model of some ``rows`` and of the ``kept`` outputs.
+
+    These outputs do not depend on the remaining rows, whose values are those of the index matrix ``others`` (P, M).
+    """
     places = np.array(rows)
 
     def link(Z: jax.Array) -> jax.Array:

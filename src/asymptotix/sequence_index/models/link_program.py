@@ -36,7 +36,7 @@ _ANALYTIC = _MOVES | {
     "expm1", "integer_pow", "iota", "log1p", "logistic", "mul", "neg", "reduce_prod", "reduce_sum", "sin", "sinh",
     "slice", "split", "square", "sub", "tanh",
 }  # fmt: skip
-#: Functions with custom derivatives that are analytic, although they are computed with operations that are not.
+#: Analytic functions with custom derivatives; the operations in their programs are not all analytic.
 _ANALYTIC_FUNCTIONS = {"logaddexp", "logsumexp", "_softmax", "softmax", "log_softmax"}
 #: Operations with branches, and the numbers that identify the branch taken, as a function of arguments and result.
 _BRANCHES: dict[str, Callable[[list[Any], jax.Array, dict[str, Any]], jax.Array]] = {
@@ -89,7 +89,7 @@ _LOG_SLOPES: dict[str, Callable[[Array], Array]] = {
 
 
 class Step(NamedTuple):
-    """One reversible operation f on a number: f and log|f'|."""
+    """One reversible operation on a number: the function f and the function log|f'|."""
 
     apply: Callable[[Array], Array]
     log_slope: Callable[[Array], Array]
@@ -152,7 +152,7 @@ class LinkProgram:
         return jnp.concatenate([jnp.zeros(0), *(jnp.ravel(one).astype(float) for one in taken)])
 
     def shown(self, z: jax.Array) -> jax.Array:
-        """Return the leaves at indices z (n,), as one vector (m,)."""
+        """Return the values of all leaves at indices z (n,), joined into one vector (m,)."""
         values = _environment(self.jaxpr, {self.jaxpr.jaxpr.invars[0]: z})
         return jnp.concatenate([jnp.ravel(values[leaf.variable]).astype(z.dtype) for leaf in self.leaves])
 
@@ -177,7 +177,7 @@ class LinkProgram:
         return scaled_log_volume(log_slopes, jnp.where(which[:, None] >= 0, (H @ frame)[which], 0.0))
 
     def _log_slopes(self, shown: Array) -> jax.Array:
-        """Return log|dy/du| (m,) of outputs that are functions of one number of the leaves each."""
+        """Return log|dy/du| (m,) at values ``shown`` (m,) of the leaves u, if each output depends on one number u."""
         found = []
         for leaf, x in zip(self.leaves, self._parts(shown), strict=True):
             total = jnp.zeros(x.shape)
@@ -188,7 +188,7 @@ class LinkProgram:
         return jnp.concatenate(found)
 
     def _parts(self, shown: Array) -> list[jax.Array]:
-        """Split the vector of leaves into arrays, each in its own shape."""
+        """Split the vector (m,) of all leaves into one array per leaf, in the leaf's shape."""
         ends = np.cumsum([_size(leaf.variable) for leaf in self.leaves])
         return [
             part.reshape(leaf.variable.aval.shape)  # pyright: ignore[reportAttributeAccessIssue]
@@ -196,24 +196,27 @@ class LinkProgram:
         ]
 
     def _values(self, shown: Array) -> dict[core.Var, Array]:
-        """Return all variables that the leaves (m,) determine."""
+        """Return variable -> value, for all variables of the program that the values (m,) of the leaves determine."""
         known = {leaf.variable: part for leaf, part in zip(self.leaves, self._parts(shown), strict=True)}
         known |= {variable: known[first] for variable, first in self.same.items() if first in known}
         return _environment(self.jaxpr, known)
 
     @property
     def _inner(self) -> list[core.Var]:
-        """The variables before the last reversible operations of the outputs: leaves, and functions of leaves."""
+        """Variables to which the outputs are reduced by undoing reversible operations; some are functions of leaves."""
         trace = _Trace(self.jaxpr, self.same, _dependent(self.jaxpr.jaxpr))
         found = [leaf.variable for one in self.jaxpr.jaxpr.outvars for leaf in _leaves(one, trace)]
         return list(dict.fromkeys(found))
 
     def _joined(self, inner: list[core.Var], values: dict[core.Var, Array]) -> jax.Array:
-        """Return the numbers (K,) of the ``inner`` variables."""
+        """Return the values of the ``inner`` variables, joined into one vector (K,)."""
         return jnp.concatenate([jnp.ravel(values[variable]).astype(float) for variable in inner])
 
     def _ends(self, inner: list[core.Var], values: dict[core.Var, Array]) -> tuple[jax.Array, jax.Array]:
-        """Return, per output (k,), which number of ``inner`` it is a function of (-1: none), and the log-slope."""
+        """Return two arrays (k,): for each output f(x), the position of x in :meth:`_joined`, and log|f'(x)|.
+
+        The position is -1 for a constant output. ``values`` are the values of all variables.
+        """
         depends = _dependent(self.jaxpr.jaxpr)
         starts = dict(zip(inner, np.cumsum([0, *(_size(variable) for variable in inner)]), strict=False))
 
@@ -249,7 +252,7 @@ class _Trace(NamedTuple):
 
 
 def _evaluated(closed: core.ClosedJaxpr, given: Sequence[Any], taken: list[jax.Array] | None = None) -> list[Any]:
-    """Evaluate a traced function, with all calls inlined."""
+    """Return the results of a traced function for arguments ``given``; append branches to the list ``taken``."""
     values = _environment(closed, dict(zip(closed.jaxpr.invars, given, strict=True)), taken)
     return [_value(values, variable) for variable in closed.jaxpr.outvars]
 
@@ -257,7 +260,10 @@ def _evaluated(closed: core.ClosedJaxpr, given: Sequence[Any], taken: list[jax.A
 def _environment(
     closed: core.ClosedJaxpr, values: Mapping[core.Var, Array], taken: list[jax.Array] | None = None
 ) -> dict[core.Var, Array]:
-    """Return the given values and all variables that they determine; ``taken`` collects the branches."""
+    """Return variable -> value for the variables in ``values`` and all that they determine.
+
+    The numbers that identify the branches taken are appended to the list ``taken``.
+    """
     values = {**dict(zip(closed.jaxpr.constvars, closed.consts, strict=True)), **values}
     for equation in closed.jaxpr.eqns:
         if any(variable in values for variable in equation.outvars):
@@ -293,7 +299,7 @@ def _dependent(jaxpr: core.Jaxpr) -> set[core.Var]:
 
 
 def _same_values(closed: core.ClosedJaxpr) -> dict[core.Var, core.Var]:
-    """Map every repeated variable to the first variable with the same computation."""
+    """Return a mapping from variables to the first variable with the same computation, or to themselves."""
     first: dict[object, list[core.Var]] = {}
     same: dict[core.Var, core.Var] = {}
     for equation in closed.jaxpr.eqns:
@@ -311,7 +317,10 @@ def _same_values(closed: core.ClosedJaxpr) -> dict[core.Var, core.Var]:
 
 
 def _leaves(variable: core.Var | core.Literal, trace: _Trace, steps: tuple[Step, ...] = ()) -> list[Leaf]:
-    """Return the leaves of an output: what remains when the reversible operations at its end are removed."""
+    """Return the leaves of a variable: the variables that remain when the reversible operations before it are undone.
+
+    ``steps`` are reversible operations that follow the variable; they become part of every leaf's steps.
+    """
     if isinstance(variable, core.Literal) or variable not in trace.depends:
         return []
     variable = trace.same.get(variable, variable)
@@ -333,7 +342,7 @@ def _shapeless(step: Step) -> bool:
 
 
 def _keeps_numbers(equation: Any) -> bool:
-    """Whether an operation converts the type of numbers without losing digits."""
+    """Return whether an operation only converts numbers to another type, without losing digits."""
     if equation.primitive.name != "convert_element_type":
         return False
     old, new = equation.invars[0].aval.dtype, equation.params["new_dtype"]
@@ -341,7 +350,10 @@ def _keeps_numbers(equation: Any) -> bool:
 
 
 def _reversible(equation: core.JaxprEqn, moving: list[Any], closed: core.ClosedJaxpr) -> Step | None:
-    """Return the operation as a step if it is an elementwise, strictly monotone function; else None."""
+    """Return the operation as a step if it is an elementwise, strictly monotone function; else None.
+
+    ``moving`` are its arguments that depend on the indices; ``closed`` is the program, for constant arguments.
+    """
     if len(moving) != 1 or len(equation.outvars) != 1 or not jnp.issubdtype(moving[0].aval.dtype, jnp.floating):
         return None
     name, options = equation.primitive.name, equation.params
@@ -363,7 +375,10 @@ def _reversible(equation: core.JaxprEqn, moving: list[Any], closed: core.ClosedJ
 
 
 def _with_constant(name: str, c: np.ndarray, first: bool) -> Step | None:
-    """Return an operation of a number and a constant ``c`` as a step; ``first`` if the number is the first argument."""
+    """Return an operation of a number and a constant ``c`` as a step; None if it is not reversible.
+
+    ``first``: the number is the first argument, the constant the second.
+    """
     if name in ("add", "sub"):
         sign = 1.0 if first or name == "add" else -1.0
         shift = -c if first and name == "sub" else c
@@ -395,7 +410,7 @@ def _size(variable: Any) -> int:
 
 
 def _needed(closed: core.ClosedJaxpr, leaves: list[core.Var], same: Mapping[core.Var, core.Var]) -> set[core.Var]:
-    """Return the leaves that are no functions of other leaves; repeated variables count as the first of them."""
+    """Return the leaves that are no functions of other leaves; ``same`` maps repeated variables to the first one."""
     kept = list(leaves)
     constants = {same.get(x, x) for x in _environment(closed, {})}
     for leaf in reversed(leaves):
@@ -409,7 +424,7 @@ def _needed(closed: core.ClosedJaxpr, leaves: list[core.Var], same: Mapping[core
 
 
 def _is_analytic(jaxpr: core.Jaxpr, branching: bool = False) -> bool:
-    """Whether all operations that depend on the indices are analytic; with ``branching``, on every branch."""
+    """Return whether all operations that depend on the indices are analytic; with ``branching``, on every branch."""
     depends = _dependent(jaxpr)
     return all(
         _is_known(one, depends, branching)

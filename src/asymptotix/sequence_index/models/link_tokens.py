@@ -54,12 +54,15 @@ def one_token(model: LinkModel) -> OneToken | None:
 
 @double_precision()
 def _shown_tokens(model: LinkModel) -> tuple[np.ndarray, np.ndarray]:
-    """Return which output depends on which token, (k, M), and one index matrix at which the link was evaluated."""
+    """Return a mask (k, M), which output depends on which token, and an index matrix (P, M) used for the test."""
     return changed_outputs(model, streams.LINK_TOKENS, axis=2)
 
 
 def _alone(model: LinkModel, token: int, outputs: np.ndarray, others: np.ndarray) -> Callable[[jax.Array], jax.Array]:
-    """Return a token's outputs as a function of its indices (P, 1); the values of other tokens do not matter."""
+    """Return the function from a token's indices (P, 1) to its outputs, whose positions are ``outputs``.
+
+    The other tokens have the values of the index matrix ``others`` (P, M), which do not matter.
+    """
 
     def link(Z: jax.Array) -> jax.Array:
         whole = jnp.asarray(others, Z.dtype).at[:, token].set(Z[:, 0])
@@ -72,7 +75,7 @@ def _alone(model: LinkModel, token: int, outputs: np.ndarray, others: np.ndarray
 
 @double_precision()
 def _same_functions(links: list[Callable[[jax.Array], jax.Array]], model: LinkModel) -> bool:
-    """Whether links (P, 1) -> (k,) agree up to rounding at _PLACES index matrices."""
+    """Return whether all links (P, 1) -> (k,) agree up to rounding at _PLACES index matrices."""
     rng = np.random.default_rng(streams.LINK_TOKENS)
     Z = rng.standard_normal((_PLACES, model.indices, 1))
     Z[1::2] *= 2.0

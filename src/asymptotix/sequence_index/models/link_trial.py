@@ -20,7 +20,7 @@ from .. import streams
 
 #: Number of standard normal index matrices at which a link is evaluated; as many are uniform in [-4, 4].
 _DRAWS, _FARTHEST = 32, 4.0
-#: Number of samples whose index covariances every use of a model must hold at once.
+#: Number of samples whose index covariances must fit into memory at once, as every computation needs.
 _SAMPLES = 2**13
 #: Links that passed the trial, with the shape of their index matrices. A trial takes 0.2 seconds, and a sweep over the
 #: noise makes a thousand models of one link.
@@ -105,7 +105,10 @@ def check_kind(link: object) -> None:
 
 
 def _refuse_without_derivative(link: Snapshot, flat: Callable[[jax.Array], jax.Array], place: np.ndarray) -> None:
-    """Raise a ValueError if JAX cannot differentiate a link in forward mode, as all channels do."""
+    """Raise a ValueError if JAX cannot differentiate a link in forward mode, as all channels do.
+
+    ``flat`` is the link with its outputs as a vector, ``place`` the index array of the trial.
+    """
     with double_precision():
         z = jnp.asarray(place)
         try:

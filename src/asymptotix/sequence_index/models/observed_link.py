@@ -83,19 +83,19 @@ class ObservedLink:
 
     @double_precision()
     def values(self, z: np.ndarray) -> np.ndarray:
-        """Return the observed outputs (m, k) at indices z (m, n), without noise."""
+        """Return the k observed outputs (m, k) at m index vectors z (m, n), without noise."""
         if len(z) > _LONG:
             return np.array(self._values_program(jnp.asarray(z)))
         return in_blocks(self._values_program, z)
 
     @double_precision()
     def differentials(self, z: np.ndarray) -> np.ndarray:
-        """Return the differentials (m, k, n) of the observed outputs at indices z (m, n)."""
+        """Return the differentials (m, k, n) of the k observed outputs at m index vectors z (m, n)."""
         return in_blocks(self._differentials_program, z)
 
     @double_precision()
     def branches(self, z: np.ndarray) -> np.ndarray | None:
-        """Return numbers (m, b) that identify the branches of the link at indices z (m, n); None if unknown.
+        """Return numbers (m, b) that identify the branches of the link at m index vectors z (m, n); None if unknown.
 
         On all indices with the same branches the link is one analytic function.
         """
@@ -135,7 +135,7 @@ class ObservedLink:
 
     @double_precision()
     def _measured(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return origin and unit of every output; with noise, which has one variance, one unit for all outputs."""
+        """Return origins and units (k,) of the outputs; with noise, which has one variance, all units are equal."""
         z = sobol_normals(_DRAWS, self.indices * self.tokens, streams.LINK_UNITS)
         y = np.asarray(compiled(jax.vmap(self._shown))(jnp.asarray(z)))
         origin, unit = np.median(y, axis=0), np.zeros(y.shape[1])

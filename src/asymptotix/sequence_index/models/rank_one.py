@@ -48,12 +48,12 @@ def activate(logits: OneKind, activation: str | Callable[..., jax.Array]) -> Any
 
 
 def _along_rows(combined: Callable[[OneKind, OneKind], OneKind], entries: OneKind) -> OneKind:
-    """Combine all entries of a row, (..., 1), one token after the other, because NumPy is slow on short axes."""
+    """Reduce the last axis of ``entries`` (..., M) to (..., 1), token by token: NumPy is slow on short axes."""
     return reduce(combined, [entries[..., k : k + 1] for k in range(entries.shape[-1])])
 
 
 def last_preactivation(Z: OneKind, skip: float, activation: str) -> Any:
-    """Return u_L = B_{L-1} z_L for index rows Z (..., L, M), in the token basis."""
+    """Return u_L = B_{L-1} z_L, (..., M), for index rows Z (..., L, M), in the token basis."""
     B, u, skipped = None, Z[..., 0, :], skip * array_namespace(Z).eye(Z.shape[-1], dtype=Z.dtype)
     for layer in range(1, Z.shape[-2]):
         mixing = skipped + attention(u, activation)
@@ -70,7 +70,7 @@ def _product(A: OneKind, B: OneKind) -> OneKind:
 
 
 def output(Z: OneKind, skip: float, activation: str) -> OneKind:
-    """Return the observed attention matrix y (..., M, M)."""
+    """Return the observed attention matrix y (..., M, M) of index rows Z (..., L, M)."""
     return attention(last_preactivation(Z, skip, activation), activation)
 
 
@@ -80,10 +80,10 @@ def attention(u: OneKind, activation: str) -> OneKind:
 
 
 def rotated_preactivation(Z: OneKind, skip: float, activation: str) -> OneKind:
-    """Return u_2 of two layers and two tokens, with everything in the rotated basis (minus, plus).
+    """Return u_2 (..., 2) for index rows Z (..., 2, 2) of two layers, both in the rotated basis (minus, plus).
 
-    For softmax, with (m, p) = z_1 and b = cosh(m^2) + cosh(m p): tau = sinh(m^2)/b, kappa = sinh(m p)/b,
-    u_- = (c+tau) z_2-,  u_+ = (c+1) z_2+ + kappa z_2-.
+    For softmax, with (m, p) = z_1, c the skip strength and b = cosh(m^2) + cosh(m p): tau = sinh(m^2)/b,
+    kappa = sinh(m p)/b, u_- = (c+tau) z_2-,  u_+ = (c+1) z_2+ + kappa z_2-.
     """
     xp = array_namespace(Z)
     m, p = Z[..., 0, 0], Z[..., 0, 1]
@@ -113,7 +113,7 @@ def rotated_attention(u: OneKind, activation: str) -> OneKind:
 
 
 def _entries(*columns: OneKind) -> OneKind:
-    """Return vectors (..., M) with the given entries; each entry stays contiguous in memory."""
+    """Return vectors (..., M) from M arrays (...), one per entry; each entry stays contiguous in memory."""
     xp = array_namespace(columns[0])
     return xp.moveaxis(xp.stack(columns), 0, -1)
 
@@ -130,11 +130,12 @@ def canonical_sign(u: OneKind) -> OneKind:
 
 
 def log_output_volume(u: OneKind, activation: str) -> OneKind:
-    """Return log |dy/du|, two tokens, rotated u; y is (y12, y21) for softmax, (y11, y12) or (y22, y12) for linear.
+    """Return log |dy/du| (...) at rotated pre-activations u (..., 2) of two tokens.
 
-    Softmax: Troiani et al., arXiv:2502.00901, eq. (174); their (173) has an extra factor 1/2. log Z_out as a density of
-    y is log Z_out as a density of u (both signs) minus this volume, which does not depend on the overlap. For linear
-    activation the two choices of coordinates have the same mean; their average keeps the symmetry of the tokens.
+    y is (y12, y21) for softmax, (y11, y12) or (y22, y12) for linear activation. Softmax: Troiani et al.,
+    arXiv:2502.00901, eq. (174); their (173) has an extra factor 1/2. log Z_out as a density of y is log Z_out as a
+    density of u (both signs) minus this volume, which does not depend on the overlap. For linear activation the average
+    over the two choices of y is returned, which keeps the symmetry of the tokens.
     """
     xp = array_namespace(u)
     if activation == "linear":

@@ -9,16 +9,17 @@ import jax.numpy as jnp
 def scaled_log_volume(log_scales: jax.Array, W: jax.Array) -> jax.Array:
     """Return log sqrt(det A^T A) with A = diag(exp(log_scales)) W; -inf if the columns of W are linearly dependent.
 
-    The columns are combined so that the r largest rows S become a unit matrix. Then A_S gives the scale of the volume,
-    and the other rows N enter through X = A_N A_S^-1, whose elements are of order one:
+    Let S be the r largest rows and N the other rows. The block A_S gives the scale of the volume, and N enters through
+    X = A_N A_S^-1, whose elements are of order one:
 
         log sqrt(det A^T A) = log |det A_S| + 1/2 log det(I + X^T X).
 
     Parameters
     ----------
     log_scales : array (k,)
-        Logs of the row scales. Scales of zero rows are ignored.
+        Logs of the scales of the rows. Scales of zero rows are ignored.
     W : array (k, r)
+        Matrix before its rows are scaled.
     """
     k, r = W.shape
     length = jnp.max(jnp.abs(W), axis=1)

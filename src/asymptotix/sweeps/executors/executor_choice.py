@@ -1,4 +1,4 @@
-"""The ``executor`` argument of a sweep, and the executor that it selects."""
+"""Choice of the executor of a sweep by its argument ``executor``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chunks on the workers of a Dask cluster."""
+"""Executor that computes chunks on the workers of a Dask cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .submitting import Ended, Given, Line, Submitting
 
 
 class OnDask:
-    """The workers of a Dask client.
+    """Executor that computes chunks on the workers of a Dask client, see :class:`Executor`.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class OnDask:
 
 
 def client_of(address: str) -> Any:
-    """Return a new client of the scheduler at an address."""
+    """Return a new Dask client of the scheduler at ``address``, such as "tcp://host:8786"."""
     try:
         from distributed import Client  # pyright: ignore[reportMissingImports]
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Processes on this machine that share its cores, and the treatment of chunks that kill their process."""
+"""Executor of processes on this machine that share its cores, also for chunks that crash their process."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ from .submitting import Ended, Given, Line, Submitting
 if TYPE_CHECKING:
     from multiprocessing.queues import SimpleQueue
 
-#: Number of worker deaths at one chunk after which the chunk counts as failed.
+#: Number of workers that a chunk may crash before it counts as failed.
 MOST_DEATHS = 3
-#: Number of successive pools that end before any chunk was begun, after which the sweep stops: no chunk is the cause.
+#: Number of successive pools that crash before any chunk was begun, after which the sweep stops: no chunk is the cause.
 MOST_IDLE_DEATHS = 3
 #: Environment variables that set the number of threads of OpenMP, BLAS, numba, and the runtime of JAX on CPUs.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "PJRT_NPROC")
 
 
 class Pool:
-    """Processes on this machine, started once, each with its share of the cores.
+    """Executor of processes on this machine, started once, each with its share of the cores.
 
-    They are spawned, because JAX does not survive a fork. If one process dies (out of memory, killed), its whole pool
-    ends, but only its claim remains: the others end by a signal and release their claims. Its chunk is tried again
-    after all others, alone, when most memory is free.
+    Processes are spawned, because JAX does not work after a fork. If one process crashes (out of memory, killed), its
+    whole pool ends. The other processes end by a signal and release their claims; the claim of the crashed one remains
+    and shows its chunk, which is tried again after all others, alone, when most memory is free.
 
     Parameters
     ----------
     workers : int
+        Number of processes.
     """
 
     def __init__(self, workers: int) -> None:
@@ -104,13 +105,13 @@ _CANNOT_BEGIN = (
 
 
 def _left_by_the_dead(store: str, left: Mapping[str, Line]) -> list[str]:
-    """Return the chunks at which processes of this machine died, known by their claims; remove these claims."""
+    """Return the names in ``left`` of chunks whose process crashed, as their claims show; remove these claims."""
     kept, watch = SweepStore(store), Watch()
     return [name for name in sorted(kept.claimed() & left.keys()) if watch.frees(kept.claim_path(name))]
 
 
 def shares_of_cores(workers: int) -> list[tuple[int, ...]]:
-    """Return contiguous shares of this process's cores, one per worker; empty if the platform cannot bind processes."""
+    """Return the numbers of the cores for each worker, contiguous; empty tuples if processes cannot be bound."""
     if not hasattr(os, "sched_getaffinity"):
         return [()] * workers
     cores = sorted(os.sched_getaffinity(0))[: available_cores()]
@@ -123,9 +124,9 @@ def shares_of_cores(workers: int) -> list[tuple[int, ...]]:
 def _begin(shares: SimpleQueue[tuple[int, ...]]) -> None:
     """Prepare a new worker: it ignores Ctrl-C, which the driver obeys, and ends at once on SIGTERM or SIGHUP.
 
-    Ending at once loses nothing that is stored. A signal that waited for the end of a chunk would be forgotten by then,
-    and the driver, which sends it to the workers of a broken pool, would wait for ever. A killed driver sends no
-    signal, so each worker watches its driver.
+    The worker takes its cores from the queue ``shares``. Ending at once loses nothing that is stored. A signal that
+    waited for the end of a chunk would be forgotten by then, and the driver, which sends it to the workers of a broken
+    pool, would wait for ever. A killed driver sends no signal, so each worker watches its driver.
     """
     if cores := shares.get():  # before JAX counts the cores, at its first computation
         os.sched_setaffinity(0, cores)
@@ -150,7 +151,7 @@ def _end_with_driver() -> None:
 
 @contextlib.contextmanager
 def _environment(threads: int) -> Iterator[None]:
-    """Set the environment variables for the number of threads of processes that start within this scope."""
+    """Scope in which the environment sets ``threads`` as the number of threads of processes that are started."""
     before = {name: os.environ.get(name) for name in THREADS}
     os.environ.update(dict.fromkeys(THREADS, str(threads)))
     try:

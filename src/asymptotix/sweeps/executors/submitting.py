@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from ...numerics import interrupts
 from ..chunk_work import FAILED, given_up, work_on
 
-#: Number of chunks in an executor per worker: enough to keep it busy, so few that losing them costs little.
+#: Number of chunks submitted at a time per worker. Larger: more are lost with an executor. Smaller: workers may wait.
 WAITING = 4
 SECONDS_BETWEEN_LOOKS = 0.02
 Line = Mapping[str, Any]
@@ -19,7 +19,12 @@ Ended = tuple[str, str]
 
 
 class Executor(Protocol):
-    """Computes chunks and yields how each ended, in any order; the scope ``opened`` closes what the executor opened."""
+    """Executor of chunks. The scope ``opened`` closes at its end what the executor opened, such as a Dask client.
+
+    ``run`` computes the chunks ``lines`` (:meth:`SweepChunk.to_json`) of the folder ``store`` and yields, in any order,
+    the name of each and how it ended, see :func:`work_on`. ``given`` maps a part's name to its problem and algorithm,
+    or None if the store has them.
+    """
 
     def opened(self) -> AbstractContextManager[object]: ...
 
@@ -27,7 +32,7 @@ class Executor(Protocol):
 
 
 class InProcess:
-    """Computes chunks one after the other, in this process."""
+    """Executor that computes chunks one after the other, in this process."""
 
     def opened(self) -> AbstractContextManager[object]:
         return nullcontext()
@@ -45,7 +50,7 @@ class Submitting:
     ----------
     submit : callable
     workers : int
-        Number of chunks computed at a time, as far as that is known.
+        Number of chunks that ``submit`` computes at a time, as far as known; `WAITING` times as many are submitted.
     killing : tuple of exception types
         Exceptions that a future raises when its chunk killed several workers in turn; the chunk then counts as failed.
     """

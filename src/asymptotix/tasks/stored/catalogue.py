@@ -84,7 +84,7 @@ class StoredSet:
     instead: tuple[StoredFile, ...] = ()
 
     def file(self, name: str) -> StoredFile:
-        """Return the file of a name; the error for an unknown name lists the known ones."""
+        """Return the file of this data set called ``name``; the error for an unknown name lists the known ones."""
         known = {file.name: file for file in (*self.files, *self.instead)}
         return known[checks.one_of("name", name, tuple(known))]
 

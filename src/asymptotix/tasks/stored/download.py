@@ -31,7 +31,7 @@ def download_directory(to: Path | None = None) -> Path:
 
 
 def get(owner: StoredSet, to: Path | None = None, *, progress: bool | None = None) -> Iterator[tuple[Path, str]]:
-    """Fetch missing or damaged files of a data set, and yield each path with what was done.
+    """Fetch missing or damaged files of a data set, and yield the path of each file with a text on what was done.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def get(owner: StoredSet, to: Path | None = None, *, progress: bool | None = Non
     to : path or None
         Directory of data, created if it does not exist; see `download_directory`.
     progress : bool or None
-        See `Progress`.
+        False: no progress bar; None and True: see :class:`asymptotix.core.progress.Progress`.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def download(file: StoredFile, path: Path, *, progress: bool | None = None) -> N
 
 
 def _attempt(file: StoredFile, url: str, path: Path, progress: bool | None) -> str | None:
-    """Fetch from one address; return a description of what went wrong, or None."""
+    """Download ``file`` from ``url`` to ``path``; return a description of the failure, or None after success."""
     pooch = _pooch()
     import requests
 
@@ -107,7 +107,7 @@ class _Unusable(Exception):
 
 
 class _Shown:
-    """A progress bar with the methods that pooch needs; it refuses answers that are longer than the file."""
+    """Progress bar with the methods that pooch calls; it raises an error if a server sends more than ``size`` bytes."""
 
     def __init__(self, progress: Progress, size: int) -> None:
         self._progress, self._size, self._done, self.total = progress, size, 0, size
@@ -126,7 +126,7 @@ class _Shown:
 
 
 def _mode_of_files_in(folder: Path) -> int:
-    """Create the folder, and return the mode of a new file in it."""
+    """Create ``folder`` if it does not exist, and return the permission bits of a new file in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".{secrets.token_hex(8)}.probe"
@@ -141,7 +141,7 @@ def _mode_of_files_in(folder: Path) -> int:
 
 
 def _in_words(error: Exception) -> str:
-    """Describe a failed request, without the objects that requests prints."""
+    """Return a description of a failed request, without the names of objects that ``requests`` prints."""
     import requests
 
     if isinstance(error, requests.HTTPError) and error.response is not None:

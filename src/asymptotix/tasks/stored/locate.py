@@ -62,7 +62,10 @@ def stored_file(data_set: str, name: str, directory: Path | None = None, *, veri
 
 
 def places(directory: Path | None = None) -> dict[str, Path]:
-    """Return the places of the search, in this order; a directory that the user named must exist."""
+    """Return name -> directory for the search, in its order: "directory", "$ASYMPTOTIX_DATA", "cache".
+
+    The first two are left out if not given; FileNotFoundError is raised if a given directory does not exist.
+    """
     named = {"directory": directory, f"${VARIABLE}": os.environ.get(VARIABLE) or None}
     found = {}
     for name, place in named.items():
@@ -84,14 +87,14 @@ def cache_directory() -> Path:
 
 
 def candidates(owner: StoredSet, file: StoredFile, place: Path) -> Iterator[Path]:
-    """Yield the paths that a file may have in a directory of data."""
+    """Yield the paths that a file may have in the directory of data ``place``: as published, and unpacked from gzip."""
     yield place / owner.folder / file.name
     if file.content_sha256 is not None:
         yield place / owner.folder / file.name.removesuffix(".gz")
 
 
 def difference(file: StoredFile, path: Path) -> str | None:
-    """Describe how a file on the disk differs from the published one; None if the file or its content is the same."""
+    """Return how the file at ``path`` differs from the published one; None if the file or its content is the same."""
     with open(path, "rb") as stream:
         sha256 = _sha256(stream)
     if sha256 in (file.sha256, file.content_sha256):
@@ -109,7 +112,10 @@ def difference(file: StoredFile, path: Path) -> str | None:
 
 
 def not_found(owner: StoredSet, what: str, looked: dict[str, Path]) -> FileNotFoundError:
-    """Return the error for missing data, with the places searched and the command that gets the data."""
+    """Return the error that ``what`` is missing, with the directories ``looked`` and the command that gets the data.
+
+    ``looked`` is a result of :func:`places`.
+    """
     where = {"directory": "not given", f"${VARIABLE}": "not set"} | looked
     said = ", ".join(f"{name} ({path})" for name, path in where.items())
     return FileNotFoundError(f"{what} is in none of: {said}; get it with: asymptotix data get {owner.name}")

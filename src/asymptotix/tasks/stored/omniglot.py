@@ -40,7 +40,7 @@ _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, OSEr
 
 @dataclass(frozen=True, eq=False)
 class OmniglotImages:
-    """All drawings; classes are sorted by set, alphabet, character.
+    """All drawings of Omniglot. A class is a character; classes are sorted by set, alphabet, character.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class OmniglotImages:
 
     @property
     def split(self) -> np.ndarray:
-        """TRAIN, VALIDATION or TEST for every class."""
+        """Split of the classes: array (classes,) of TRAIN, VALIDATION or TEST."""
         names = self.alphabets[self.class_alphabet]
         last, character = LAST_TRAINING_CHARACTER
         after = (names > last) | ((names == last) & (self.class_character > character))
@@ -69,11 +69,11 @@ class OmniglotImages:
         return np.where(test, TEST, np.where(np.isin(names, VALIDATION_ALPHABETS), VALIDATION, TRAIN)).astype(np.uint8)
 
     def pixels(self, classes: np.ndarray | slice) -> np.ndarray:
-        """Return images (classes, drawers, height, width) of 0 and 1, ink is 1."""
+        """Return the images (classes, drawers, height, width) of some classes, uint8 of 0 and 1, ink is 1."""
         return np.unpackbits(self.packed[classes], axis=-1, count=self.packed.shape[2])
 
     def sha256(self) -> str:
-        """Return the checksum of the content that all forms of the data set have in common."""
+        """Return the SHA-256 (hexadecimal) of names, classes and pixels, which is the same for all forms of files."""
         digest = hashlib.sha256("\n".join(self.alphabets.tolist()).encode())
         for numbers in (self.class_alphabet, self.class_character, self.class_set, self.class_file):
             digest.update(np.ascontiguousarray(numbers, "<u2").data)
@@ -119,7 +119,7 @@ def omniglot_sources(directory: Path | None = None) -> tuple[Path, list[Path]]:
 
 
 def _sources(folder: Path) -> list[Path]:
-    """Return the files or folders that contain Omniglot in a folder; none if a set is missing."""
+    """Return the paths of Omniglot in ``folder``: one packed file, or a zip or folder per set; [] if one is missing."""
     if (folder / PACKED).is_file():
         return [folder / PACKED]
     found = []
@@ -145,7 +145,7 @@ def _per_class(images: OmniglotImages) -> tuple[np.ndarray, ...]:
 
 
 class _Drawing(NamedTuple):
-    """An image: its position, in the order of the arrays, and the content of its file."""
+    """One drawing: set (0 or 1), alphabet, character, drawer, first number in the file's name, bytes of the PNG."""
 
     of_set: int
     alphabet: str
@@ -175,7 +175,7 @@ def _read_pngs(sources: list[Path]) -> OmniglotImages:
 
 
 def _drawings(of_set: int, source: Path) -> Iterator[_Drawing]:
-    """Yield the images of a set from its zip or its folder; other files are ignored."""
+    """Yield the drawings of the set number ``of_set`` from its zip or folder ``source``; other files are ignored."""
     for name, png in _members(source):
         if found := _PNG.fullmatch(name):
             character, drawer, file = (int(found[part]) for part in ("character", "drawer", "file"))
@@ -194,7 +194,7 @@ def _members(source: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _inked(drawing: _Drawing) -> np.ndarray:
-    """Return the rows of an image, one bit per pixel, ink 1; in the PNGs paper is 1."""
+    """Return the image of a PNG, uint8 (height, ceil(width / 8)): one bit per pixel, ink 1; in the PNG paper is 1."""
     try:
         from PIL import Image
     except ImportError as error:

@@ -29,14 +29,14 @@ from ...models import rank_one
 
 #: Outputs per randomisation, draws per list, and randomisations; every randomisation has its own lists.
 _OUTPUTS, _DRAWS, _RANDOMISATIONS = 2**15, 2**11, 8
-#: Outputs computed in one call, against a whole list.
+#: Number of outputs computed in one call, each with all draws of a list.
 _BLOCK = 2**10
 
 
 @lru_cache(maxsize=64)
 @double_precision()
 def deep_curvature_at_zero(layers: int, tokens: int, skip: float, activation: str) -> Estimate:
-    """Return f_l = E|G_ll|_F^2 of every layer at zero overlap, with its error."""
+    """Return f_l = E|E[z_l z_l^T|u] - I|_F^2 of every layer (L,) at zero overlap, with standard errors (L,)."""
     L, M = layers, tokens
     products, indices = [], []
     for r in range(_RANDOMISATIONS):
@@ -57,7 +57,7 @@ def deep_curvature_at_zero(layers: int, tokens: int, skip: float, activation: st
 
 
 class MixingList(NamedTuple):
-    """Draws z_1 .. z_{L-1} (n, L-1, M), and for each the matrix B of u = B z_L (n, M, M)."""
+    """n draws of z_1 .. z_{L-1}, (n, L-1, M), and for each draw the matrix B in u = B z_L, (n, M, M)."""
 
     early: np.ndarray
     B: np.ndarray
@@ -75,7 +75,7 @@ def _mixing_list(L: int, M: int, skip: float, activation: str, seed: tuple[int, 
 
 
 def _deviations(u: np.ndarray, drawn: MixingList) -> np.ndarray:
-    """Return E[z_l z_l^T | u] - I of every layer, (n, L, M, M), from one list."""
+    """Return E[z_l z_l^T | u] - I of every layer, (n, L, M, M), for outputs u (n, M), from one list of draws."""
     early, B = drawn
     L, M = early.shape[1] + 1, early.shape[2]
     inverse, log_volume = np.linalg.inv(B), np.linalg.slogdet(B)[1]
@@ -94,7 +94,11 @@ def _deviations(u: np.ndarray, drawn: MixingList) -> np.ndarray:
 
 @jax.jit
 def _conditional(energies: jax.Array, log_volume: jax.Array, features: jax.Array, u: jax.Array) -> jax.Array:
-    """Return the conditional second moments of all layers for outputs u (n, M), flattened."""
+    """Return E[z_l z_l^T | u] of all layers for outputs u (n, M), flattened to (n, L M^2).
+
+    Per draw, ``energies`` (M^2, draws) give |B^{-1} u|^2/2 from u u^T, ``log_volume`` is log |det B|, and ``features``
+    are the z_l z_l^T, for the last layer the linear map from u u^T to it.
+    """
     n, M = u.shape
     square = (u[:, :, None] * u[:, None, :]).reshape(n, -1)
     log_weights = -square @ energies - log_volume

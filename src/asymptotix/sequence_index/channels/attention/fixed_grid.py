@@ -63,7 +63,7 @@ class _Box(NamedTuple):
 
 
 def _second_layer(kind, c, u, zm, zp):
-    """Return z2 = A(z1)^{-1} u (minus, plus) and det A."""
+    """Return the components minus and plus of z2 = A(z1)^{-1} u, and det A, for z1 = (zm, zp) and skip strength c."""
     um, up = u
     if kind == SOFTMAX:
         p = jnp.tanh(0.5 * zm * (zm + zp))
@@ -77,7 +77,7 @@ def _second_layer(kind, c, u, zm, zp):
 
 
 def _exact_solution(kind, c, u, z2):
-    """Return a first-layer index z1 with A(z1) z2 = u, zeros where there is none; -z1 is the other solution."""
+    """Return z1 = (minus, plus) with A(z1) z2 = u, zeros where there is none; -z1 is the other solution."""
     (um, up), (zm, zp) = u, z2
     if kind == SOFTMAX:
         safe = jnp.where(zm == 0, 1, zm)
@@ -106,13 +106,13 @@ def _cross(a, b):
 
 
 def _residuals(sample, mirror, z1, z2):
-    """Return z1 - omega1, and z2 minus its mean given z1; ``mirror`` = -1 stands for -z1, which has the same z2."""
+    """Return z1 - omega1, and z2 minus its mean given z1, both (minus, plus); for -z1 if ``mirror`` is -1."""
     d = mirror * z1[0] - sample.omega[0], mirror * z1[1] - sample.omega[1]
     return d, (z2[0] - sample.omega[2] - sample.ratio * d[0], z2[1] - sample.omega[3] - sample.ratio * d[1])
 
 
 def _energies(kind, sample, z1):
-    """Return z2 = (minus, plus), det A, and the energy of the Gaussian at z1 and at -z1."""
+    """Return z2 = (minus, plus), det A, and minus the exponent of the prior of (z1, z2) at z1 and at -z1."""
     xm, xp, det = _second_layer(kind, sample.c, sample.u, *z1)
 
     def at(mirror):
@@ -123,18 +123,19 @@ def _energies(kind, sample, z1):
 
 
 def _determinant(G, v2):
-    """Return the determinant of S = v2 I + sum_g g g^T, without cancellation."""
+    """Return the determinant of S = v2 I + sum_g g g^T for one or two vectors g of the list G, without cancellation."""
     return v2 * v2 + v2 * sum(_dot(g, g) for g in G) + (_cross(*G) ** 2 if len(G) == 2 else 0)
 
 
 def _log_cells(kind, sample, z1, steps):
-    """Return the log of the integrand at z1 plus its value at -z1, averaged over the Gaussian cells of ``steps``.
+    """Return the log of the integrand at z1 plus its value at -z1, both averaged over a Gaussian cell around z1.
 
-    With r the residual of z2, linear in the cell with slopes G, the average of N(r; 0, v2) is N(r; 0, S),
-    S = v2 I + G G^T, and -log N = m.m/2 + |r(m)|^2/(2 v2) + log det S / 2, where m = -G^T S^{-1} r leads to
-    the point of the cell where the integrand is largest. The residual is evaluated again at that point, without
-    linearisation. Its energy in a cell smaller by the factor _TRUST is added to the energy of the cell. Without
-    this term places where z2 varies steeply over less than a cell would look like peaks.
+    The cell has the covariance sum_s s s^T over the one or two vectors s of ``steps``. With r the residual of z2,
+    linear in the cell with slopes G, the average of N(r; 0, v2) is N(r; 0, S), S = v2 I + G G^T, and
+    -log N = m.m/2 + |r(m)|^2/(2 v2) + log det S / 2, where m = -G^T S^{-1} r leads to the point of the cell where the
+    integrand is largest. The residual is evaluated again at that point, without linearisation. Its energy in a cell
+    smaller by the factor _TRUST is added to the energy of the cell. Without this term places where z2 varies steeply
+    over less than a cell would look like peaks.
     """
 
     def layer(zm, zp):
@@ -187,7 +188,7 @@ def _enlarged(box, factor):
 
 
 def _next_box(kind, sample, box, cut):
-    """Return a box around all cells of a grid on this box, and around the exact solution, above exp(-cut)."""
+    """Return a box around all cells of a grid on ``box``, and the exact solution, that exceed exp(-cut) of the peak."""
     t = jnp.linspace(0, 1, _SIDE, dtype=box.low.dtype)
     x = box.low + (box.high - box.low) * t[:, None]
     y = box.middle + box.slope * (x - box.mean) + box.half * (2 * t - 1)
@@ -202,7 +203,10 @@ def _next_box(kind, sample, box, cut):
 
 
 def _box_around(z1, log_w, steps, cut):
-    """Return a box whose normal is the principal axis of the uncentred second moment: the fold then cuts least mass."""
+    """Return a box around the cells at points z1 with log-weights ``log_w`` above -cut; ``steps`` are a cell's sides.
+
+    Its normal is the principal axis of the uncentred second moment: the fold at x = 0 then cuts least mass.
+    """
     w = jnp.exp(log_w)
     w = w / jnp.sum(w)
     mm, pp, mp = (jnp.sum(w * a * b) for a, b in ((z1[0], z1[0]), (z1[1], z1[1]), (z1[0], z1[1])))
@@ -221,7 +225,7 @@ def _box_around(z1, log_w, steps, cut):
 
 
 def _extent(values, log_w, cut, margin, axis=None):
-    """Return the range of the values with log weights above -``cut``, enlarged by the margin and by rounding."""
+    """Return the least and the largest value with log-weight above -cut, moved apart by the margin and by rounding."""
     kept = log_w > -cut
     low = jnp.min(jnp.where(kept, values, jnp.inf), axis=axis, keepdims=axis is not None)
     high = jnp.max(jnp.where(kept, values, -jnp.inf), axis=axis, keepdims=axis is not None)
@@ -233,7 +237,7 @@ def _extent(values, log_w, cut, margin, axis=None):
 
 
 def _rows(box, n):
-    """Return x of the rows, (n, 1), and their weights; rows are denser towards the end that has more mass.
+    """Return x of the n rows of the last grid, (n, 1), and their weights; rows are denser where there is more mass.
 
     x(t), 0 <= t <= 1, is a Moebius map or, for a box that begins at the fold, an odd cubic, which keeps the integrand
     even; x(1/2) is about the mean of x. It must be cheap, because compilers evaluate it once per node.
@@ -252,7 +256,7 @@ def _rows(box, n):
 
 
 def _row_ranges(kind, sample, box, x):
-    """Return for every x the centre and the half width, (n, 1) each, of the y-range that holds the integrand."""
+    """Return for every x (n, 1) the centre and the half width (n, 1) of the y-range above exp(-10.5) of its peak."""
     y = box.middle + box.slope * (x - box.mean) + box.half * jnp.linspace(-1, 1, _SIDE, dtype=x.dtype)
     hy = 2 * box.half / (_SIDE - 1)
     blur = _plane(box.normal, jnp.zeros_like(hy), _BLUR * hy)
@@ -262,7 +266,7 @@ def _row_ranges(kind, sample, box, x):
 
 
 def _nodes(kind, points, refinements, sample):
-    """Return Z at the nodes of the last grid (4, points, points), their measure, the energies at z1 and at -z1."""
+    """Return Z at the nodes of the last grid, (4, points, points), their weights / det A, and the energies at +-z1."""
 
     def narrower(i, box):
         last = i == refinements - 1

@@ -22,7 +22,7 @@ from ....numerics.quadrature import Estimate
 
 @lru_cache(maxsize=64)
 def linear_curvature_at_zero(tokens: int, skip: float) -> Estimate:
-    """Return f_1 and f_2, with the difference between two resolutions as their error."""
+    """Return f_1 and f_2 (module docstring) as an array (2,), with the difference of two resolutions as error."""
     coarse, fine = (_curvatures(tokens, skip, resolution) for resolution in (0.75, 1.0))
     return Estimate(fine, abs(fine - coarse) + 1e-9 * fine)
 
@@ -52,14 +52,14 @@ def _curvatures(M: int, c: float, resolution: float) -> np.ndarray:
 
 
 def _lengths(M: int, longest: float, resolution: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes and weights for |z_1|, which is chi-distributed."""
+    """Return nodes and weights up to ``longest`` for s = |z_1|, which is chi-distributed with M degrees of freedom."""
     x, weights = np.polynomial.legendre.leggauss(int(200 * resolution))
     s = 0.5 * longest * (x + 1)
     return s, 0.5 * longest * weights * np.exp((M - 1) * np.log(s) - 0.5 * s**2 - gammaln(M / 2))
 
 
 def _angles(M: int, resolution: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes and weights on (0, pi/2), dense at zero: z_1 is nearly parallel to a large output."""
+    """Return nodes t and weights on (0, pi/2) for the angle t of z_1 and u, dense at zero: a large u is near z_1."""
     x, weights = np.polynomial.legendre.leggauss(int(160 * resolution))
     x = 0.5 * (x + 1)
     t = 0.5 * np.pi * x**2

@@ -58,7 +58,10 @@ _LOG_2PI = float(np.log(2 * np.pi))
 
 
 class Randomness(NamedTuple):
-    """Randomness of one sample: blocks of normals (2, 2) and rotations for pilots and draws; the choice of pilots."""
+    """Randomness of one sample, for (pilots, draws) x (two lists): blocks (2, 2), rotations (2, 2, 3 (L-1), M, M).
+
+    ``blocks`` are numbers in (0, 1) that choose a block of the shared normals; ``gumbel`` is noise that chooses pilots.
+    """
 
     blocks: jax.Array
     turns: jax.Array
@@ -66,7 +69,7 @@ class Randomness(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """Prior means omega and variances V_l of the layers."""
+    """Prior means omega_l, one list of M numbers per layer, and prior variances V_l (L,)."""
 
     centre: list[Vector]
     variances: jax.Array
@@ -199,9 +202,10 @@ class DeepChannel(MappedChannel):
         return _moments_of(points, log_weights, gaussian.variances)
 
     def _drawn(self, normals: jax.Array, own: Randomness, stage: int, each: int) -> list[Vector]:
-        """Return normals of the L - 1 drawn layers for three sources, in two independent lists.
+        """Return, for each of three sources, (L - 1) M arrays of ``each`` standard normals; two independent halves.
 
-        A list is a block of the shared normals, in which every layer is turned by its own rotation.
+        A half is a block of the shared ``normals`` (3 (L - 1) M, count), in which every layer is turned by its own
+        rotation. ``stage`` is 0 for pilots and 1 for draws.
         """
         M, vectors, size = self.tokens, 3 * (self.layers - 1), self.size - self.tokens
 
@@ -217,7 +221,10 @@ class DeepChannel(MappedChannel):
         return [turned[k * size : (k + 1) * size] for k in range(3)]
 
     def _modes(self, u: jax.Array, prior: Prior, lists: list[Vector], gumbel: jax.Array) -> Mixture:
-        """Return Gaussians around the modes reached from a few points, which are drawn by the root of their weights."""
+        """Return Gaussians around the modes that are reached from pilots.
+
+        Pilots are chosen among points from the normals ``lists``, with probabilities as the roots of their weights.
+        """
         points = self._last_solved(u, prior, lists[0])
         if self.invertible:
             points += self._last_but_one_solved(u, prior, lists[1])
@@ -276,7 +283,7 @@ class DeepChannel(MappedChannel):
         return found
 
     def _signs(self, u: jax.Array, t: Vector) -> list[float] | list[jax.Array]:
-        """Return signs of u that may have a root; softmax keeps the sign of the difference of two tokens."""
+        """Return signs s for which R(v v^T) t = s u - c t may have a root v; softmax keeps the sign of t_1 - t_2."""
         if self.activation == "linear":
             return [1.0, -1.0]
         return [jnp.where((u[0] - u[1]) * (t[0] - t[1]) < 0, -1.0, 1.0)]
@@ -284,7 +291,10 @@ class DeepChannel(MappedChannel):
     def _weighed(
         self, prior: Prior, x: list[Vector], v: Vector, t: Vector, matrices: list[Matrix], exist: jax.Array | bool
     ) -> Points:
-        """Return points with log |A_{L-1} .. A_1|/p(z_L) and log |A_{L-2} .. A_1| |d(R t)/dv|/p(z_{L-1})."""
+        """Return points x with log |A_{L-1} .. A_1|/p(z_L) and log |A_{L-2} .. A_1| |d(R t)/dv|/p(z_{L-1}).
+
+        Here |.| are determinants, v is v_{L-1} and t = A_{L-2} .. A_1 z_L up to its sign.
+        """
         early = sum((jnp.log(determinant(A)) for A in matrices[:-1]), 0.0)
         middle, last = (_energy(prior, layer, x[layer]) for layer in (-2, -1))
         prior_term = early + jnp.log(determinant(matrices[-1])) + last
@@ -303,7 +313,7 @@ def _whitened(prior: Prior, layer: int, z: Vector) -> Vector:
 
 
 def _energy(prior: Prior, layer: int, x: Vector) -> jax.Array:
-    """Return -log p of a layer."""
+    """Return -log of the prior density of a layer's indices z, from x = (z - omega)/sqrt(V)."""
     return 0.5 * dot(x, x) + 0.5 * len(x) * (jnp.log(prior.variances[layer]) + _LOG_2PI)
 
 
@@ -324,7 +334,7 @@ def _flat(rows: list[Vector]) -> Vector:
 
 
 def _moments_of(points: list[Points], log_weights: list[jax.Array], variances: jax.Array) -> SampleMoments:
-    """Return the moments of the weighted points for either list, with a leading axis for the list."""
+    """Return the moments of the weighted points, with a leading axis (2,) for the two lists of draws."""
 
     def joined(parts: Iterable[jax.Array]) -> jax.Array:
         return jnp.concatenate([part.reshape(2, -1) for part in parts], 1)
@@ -362,6 +372,6 @@ def _program(
 @lru_cache(maxsize=16)
 @double_precision()
 def _normals(count: int, dim: int, seed: int, dtype: str) -> jax.Array:
-    """Return normals (dim, count) from a Sobol sequence, on the device."""
+    """Return standard normals (dim, count) from a scrambled Sobol sequence, as an array on the device."""
     normals = ndtri(sobol_uniforms(count, dim, (streams.DEEP_CHANNEL_NORMALS, seed))).T
     return jnp.asarray(np.ascontiguousarray(normals), dtype)

@@ -20,12 +20,12 @@ Matrix = list[list[Any]]
 
 
 def dot(a: Vector, b: Vector) -> Any:
-    """Return the scalar product over the tokens."""
+    """Return the scalar product of two vectors over the tokens (lists of M arrays, one number per draw)."""
     return sum((x * y for x, y in zip(a, b, strict=True)), 0.0)
 
 
 def attention_rows(v: Vector, activation: str) -> Matrix:
-    """Return R(v v^T)."""
+    """Return R(v v^T) with R the row-wise softmax, or the identity for "linear"."""
     if activation == "linear":
         return [[x * y for y in v] for x in v]
     if len(v) == 2:  # two exponentials instead of four
@@ -45,7 +45,7 @@ def attention_rows(v: Vector, activation: str) -> Matrix:
 
 
 def mixing(v: Vector, skip: float, activation: str) -> Matrix:
-    """Return A(v) = c I + R(v v^T)."""
+    """Return A(v) = c I + R(v v^T), with c = ``skip``; see :func:`attention_rows`."""
     rows = attention_rows(v, activation)
     return [[x + skip if i == j else x for j, x in enumerate(row)] for i, row in enumerate(rows)]
 
@@ -66,7 +66,7 @@ def solved(A: Matrix, b: Vector) -> Vector:
 
 
 def determinant(A: Matrix) -> jax.Array:
-    """Return |det A|."""
+    """Return |det A| for every draw."""
     if len(A) == 2:
         product = A[0][0] * A[1][1] - A[0][1] * A[1][0]
         return jnp.maximum(jnp.abs(product), _tiny(product))
@@ -98,7 +98,7 @@ def has_inverse(tokens: int, activation: str) -> bool:
 
 
 def log_slope(v: Vector, t: Vector, activation: str) -> jax.Array:
-    """Return log |det d(R(v v^T) t)/dv|, where there is a closed form.
+    """Return log |det d(R(v v^T) t)/dv| for every draw; softmax needs two tokens.
 
     Linear: R t = v (v.t), with the Jacobian (v.t) I + v t^T. Softmax with two tokens: the rows depend on v through the
     logits v_1 (v_1 - v_2) and v_2 (v_2 - v_1), whose Jacobian has the determinant -2 (v_1 - v_2)^2.
@@ -111,7 +111,7 @@ def log_slope(v: Vector, t: Vector, activation: str) -> jax.Array:
 
 
 def inverted(t: Vector, r: Vector, activation: str) -> tuple[Vector, jax.Array]:
-    """Return one of the two solutions +-v of R(v v^T) t = r, and whether they exist."""
+    """Return one of the two solutions +-v of R(v v^T) t = r, and a mask of the draws for which they exist."""
     if activation == "linear":
         square = dot(r, t)
         exists = square > 0

@@ -33,9 +33,10 @@ _TINY = 1e-30
 
 
 class OneLayerChannel(MappedChannel):
-    """Base class of the channels of one layer: the observation is the part of the indices that the output fixes.
+    """Base class of the channels of one layer of attention, for observations without noise.
 
-    Each channel chooses numbers that describe it. ``log_evidence`` is the log density of the observation.
+    A subclass chooses numbers that describe what the output tells about the indices; they are the observation.
+    ``log_evidence`` is their log density.
     """
 
     def __init__(self, attention: DeepAttention, outputs: int) -> None:
@@ -135,8 +136,8 @@ class RotationChannel(LineFibreChannel):
 class DirectionChannel(LineFibreChannel):
     """Tied layer of rank two, softmax of two tokens.
 
-    With d = (u_1 - u_2)/sqrt2 = rho e and s = (u_1 + u_2)/sqrt2 the output fixes rho > 0 and sigma = s.e. The integral
-    over the direction e is numerical; the component of s perpendicular to e is Gaussian.
+    With u_1, u_2 the columns of Z, d = (u_1 - u_2)/sqrt2 = rho e and s = (u_1 + u_2)/sqrt2, the output fixes rho > 0
+    and sigma = s.e. The integral over the unit vector e is numerical; the component of s orthogonal to e is Gaussian.
     """
 
     description = "quadrature over the direction in which two tokens differ, two index rows"

@@ -1,8 +1,8 @@
 """Two-layer attention channel by adaptive cubature, compiled with numba: the fast path on a CPU.
 
 Two tokens, rank one, in the rotated token basis minus = (1,-1)/sqrt2, plus = (1,1)/sqrt2. The output fixes the last
-layer's pre-activation u up to a common sign s, and u = A(z1) z2, so the posterior of Z = (z1, z2) lives on the plane
-of z1 (times the two signs):
+layer's pre-activation u up to a common sign s, and u = A(z1) z2, so the posterior of Z = (z1, z2) is a density on the
+plane of z1, one for each of the two signs:
 
     Z_out = sum_s int dz1  N(z1, z2; omega, V) / |det A(z1)|,        z2 = A(z1)^{-1} s u.
 
@@ -37,7 +37,7 @@ from numpy.polynomial import Chebyshev, Polynomial
 
 from .activation_kinds import LINEAR, SOFTMAX
 
-_STACK, _LEAVES = 4096, 2**17  # largest numbers of cells to examine, and of cells kept
+_STACK, _LEAVES = 4096, 2**17  # largest numbers of cells waiting to be examined, and of cells that get a rule
 _BATCH = 64  # cells examined together
 _BUFFER = 256  # nodes evaluated together
 _COARSE = 2  # cells per reach of the prior before any splitting
@@ -115,7 +115,7 @@ def _mixing(real, c, zm, zp):
 
 @_inlined
 def _second_layer(real, kind, c, zm, zp, um, up):
-    """Return z2 = A(z1)^{-1} u and 1/det A."""
+    """Return both components of z2 = A(z1)^{-1} u, and 1/det A, at z1 = (zm, zp) for u = (um, up)."""
     one = real(1)
     if kind == SOFTMAX:
         k, kappa = _mixing(real, c, zm, zp)
@@ -136,7 +136,7 @@ def _smallest(real, x, move):
 
 @_inlined
 def _least_mixing(real, zm, zp, hm, hp):
-    """Return a lower bound of tau over a cell, for any skip; it determines the width of the strip around z1- = 0.
+    """Return a lower bound of tau over a cell with centre (zm, zp) and half widths (hm, hp), for any skip strength.
 
     With m = |z1-| and p = |z1+|, tau = (1 - exp(-2 m^2))/(1 + exp(-2 m^2) + exp(m (p - m)) + exp(-m (p + m))).
     """
@@ -149,10 +149,11 @@ def _least_mixing(real, zm, zp, hm, hp):
 
 @_inlined
 def _softmax_slopes(real, c, zm, zp, um, up, hm, hp):
-    """Return properties of the map z1 -> z2 on a cell, which decide whether the cell is dropped or split.
+    """Return ten numbers on the map z1 -> z2 on a cell, which decide whether the cell is dropped or split.
 
-    These are z2 at the centre; its first-order change along either side of the cell; a bound of its second-order
-    change, and the share of z1- in that bound; the range of |z2-|; and the scales on which the mixing changes.
+    In this order: z2 at the centre (two numbers); the size of its first-order change along either side of the cell
+    (two); a bound of its second-order change, and the share of z1- in that bound; the least and largest |z2-|; the
+    scales in z1- and z1+ on which the mixing changes.
     """
     half, one, two, tiny = real(0.5), real(1), real(2), real(_TINY)
     k, kappa = _mixing(real, c, zm, zp)
@@ -195,7 +196,7 @@ def _softmax_slopes(real, c, zm, zp, um, up, hm, hp):
 
 @_inlined
 def _linear_slopes(real, c, zm, zp, um, up, h):
-    """Return :func:`_softmax_slopes` for the linear layer A = c + z1 z1^T; it is isotropic, so cells stay squares."""
+    """Return what :func:`_softmax_slopes` returns, for A = c + z1 z1^T and a square cell of half width h."""
     one, two = real(1), real(2)
     radius = real(1.41422) * h
     s = one / (c + zm * zm + zp * zp)
@@ -222,7 +223,7 @@ def _energy(real, kind, c, zm, zp, um, up, om, v1, ratio, v2):
 
 @_inlined
 def _mode_guess(kind, c, um, up, zm, zp):
-    """Return a first-layer index z1 with A(z1) (zm, zp) = u, nan where there is none; -z1 is the other solution."""
+    """Return z1 (two numbers) with A(z1) z2 = u for z2 = (zm, zp); nan if there is none. -z1 is the other solution."""
     if kind == SOFTMAX:
         if zm == 0.0:
             return math.nan, math.nan
@@ -245,7 +246,7 @@ def _mode_guess(kind, c, um, up, zm, zp):
 
 @_inlined
 def _guessed_energy(real, kind, c, um, up, om, v1, ratio, v2):
-    """Return the lowest energy at four guessed points: with a low early value the search drops cells sooner."""
+    """Return the lower energy of two guesses of z1, one per sign of u: with a low first value cells drop sooner."""
     best = real(math.inf)
     for s in (real(-1), real(1)):
         gm, gp = _mode_guess(kind, c, s * um, s * up, om[2], om[3])
@@ -274,7 +275,10 @@ def _add_roots(stack, n, low, high, bottom, top, reach):
 
 @_compiled
 def _roots(om, reach, stack):
-    """Put cells on the stack that cover the half plane z1- >= 0 as far as the prior of z1 or of -z1 reaches."""
+    """Put cells that cover the half plane z1- >= 0 within ``reach`` of omega_1 or -omega_1 on the stack.
+
+    Return their number.
+    """
     sign = 1.0 if om[0] >= 0 else -1.0
     m, p = abs(om[0]), sign * om[1]
     low, high = max(m - reach, 0.0), m + reach
@@ -289,7 +293,7 @@ def _roots(om, reach, stack):
 
 @_inlined
 def _examine(real, kind, c, um, up, om, v1, ratio, v2, curved, cells, count):
-    """Compute for every cell the energy at its centre, a lower bound over the cell, and the roughness of both sides.
+    """Compute for each cell the energy at its centre, a lower bound over the cell, and the roughness of both sides.
 
     Energy and bound are the lowest of the four points +-z1, +-z2. ``cells`` is flat, in rows of _BATCH: zm, zp, hm, hp,
     the four results, and the bounds of the four points. Roughness is the half width in widths of the integrand.
@@ -408,7 +412,10 @@ def _split(stack, n, zm, zp, hm, hp, split_m, split_p, two):
 
 @_inlined
 def _second_layer_of(real, kind, c, um, up, nodes, count):
-    """Write z2 of the first ``count`` nodes into the buffer ``nodes``, and multiply their weights by 1/det A."""
+    """Write z2 of the first ``count`` nodes to the buffer ``nodes``, and multiply their weights by 1/det A.
+
+    The rows of the buffer, of length _BUFFER, are z1-, z1+, weight, z2-, z2+.
+    """
     for i in range(count):
         xm, xp, weight = _second_layer(real, kind, c, nodes[i], nodes[_BUFFER + i], um, up)
         nodes[3 * _BUFFER + i], nodes[4 * _BUFFER + i] = xm, xp
@@ -417,7 +424,7 @@ def _second_layer_of(real, kind, c, um, up, nodes, count):
 
 @_inlined
 def _add_about_omega(sums, away, out):
-    """Add the moments ``sums``, taken about omega - ``away``, to the moments ``out`` about omega."""
+    """Add 15 moments ``sums`` about omega - ``away`` to the 15 moments ``out`` about omega (0th, 1st, 2nd order)."""
     m0 = np.float64(sums[0])
     out[0] += m0
     q = 5
@@ -547,7 +554,10 @@ def _add_all_signs(real, om, v1, ratio, v2, reference, nodes, count, out):
 
 @_compiled
 def _evaluate(real, om, v1, ratio, v2, reference, signs, nodes, count, out):
-    """Add the moments of buffered nodes at the points in the mask ``signs`` to ``out``; return the new reference."""
+    """Add the moments of buffered nodes at the points in the mask ``signs`` to ``out``, in units of exp(-reference).
+
+    Return the reference, which is lowered (and ``out`` rescaled) where a sum would overflow.
+    """
     one = real(1)
     s = one if signs & _PLUS else -one
     while True:
@@ -566,14 +576,17 @@ def _evaluate(real, om, v1, ratio, v2, reference, signs, nodes, count, out):
 
 @_inlined
 def _rule_size(rough, depth, fineness, fewer):
-    """Return the nodes along a side of a cell of roughness ``rough`` and energy ``depth`` above the lowest energy."""
+    """Return the number of nodes along a side of roughness ``rough``, for a cell ``depth`` above the lowest energy."""
     count = _FIRST_NODES + _NODES_PER_WIDTH * rough / fineness - fewer * depth
     return int(min(max(math.ceil(count), 1), MOST_NODES))
 
 
 @_inlined
 def _signs_that_matter(leaf, highest):
-    """Return the mask of the points +-z1, +-z2 with bounds up to ``highest``: none, one, two that differ in z1, all."""
+    """Return the mask of the points +-z1, +-z2 of a leaf whose energy bounds are at most ``highest``.
+
+    The mask has no point, one, two that differ in z1 only, or all four.
+    """
     signs = 0
     for k in range(4):
         if leaf[_BOUNDS + k] <= highest:
@@ -584,7 +597,7 @@ def _signs_that_matter(leaf, highest):
 
 @_inlined
 def _plan(leaves, found, best, demands, plans):
-    """Write the mask and the nodes per side of every leaf to ``plans``; return which masks occur, as bits."""
+    """Write mask and nodes per side of every leaf to ``plans``; return the bits 1 << mask of all masks that occur."""
     fineness, cut, _, fewer, _ = demands
     present = 0
     for i in range(found):
@@ -656,8 +669,9 @@ def _store_posterior(n, scale, out, log_evidence, shift, covariance):
 
 @_inlined
 def _squares_of_row(first, second, aa, ab, bb, v, share):
-    """Return an estimate of E|g|^2, and |G|_F^2, of an index of variance v, from its means and second moments.
+    """Return an estimate of E|g|^2, and |G|_F^2, of an index z of prior variance v.
 
+    ``first`` and ``second`` are the means of z- - omega- and z+ - omega+, and aa, ab, bb their second moments.
     ``share`` is the weight of the estimator -tr G; that of |g|^2 is one minus it.
     """
     square = (first * first + second * second) / (v * v)
@@ -678,7 +692,7 @@ def _store_squares(n, scale, out, V, shares, log_evidence, squares):
 def _block(
     real, kind, rules, first, last, skip, u, fields, V, shares, demands, log_evidence, shift, covariance, squares
 ):
-    """Compute samples ``first`` to ``last`` of a batch: posteriors, or squared scores if ``squares`` has room.
+    """Compute samples ``first`` to ``last`` of a batch: posteriors, or squared scores if ``squares`` is not empty.
 
     ``fields`` and ``shares`` are those of :func:`.two_layer_batches.score_squares`. The last four arrays are written.
     """

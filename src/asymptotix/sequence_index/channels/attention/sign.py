@@ -81,7 +81,7 @@ class SignAverager(Averager):
         return Averages(moment, self._log_evidence(v, missing), np.full((1, 1), np.nan))
 
     def _field_mass(self, q: float, v: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return quadrature weights on the grid (w, x); |omega|^2/q is chi-squared with M degrees of freedom."""
+        """Return quadrature weights (order, order), w (order, 1) and x (1, order); |omega|^2/q is chi-squared."""
         M = self._tokens
         # The density of w cuts it off at small q, the bump at small V: the grid is scaled to the smaller range.
         scale = min(1.0, np.sqrt(q / v) * (1.0 + 0.1 * M))
@@ -96,7 +96,7 @@ class SignAverager(Averager):
         )
 
     def _log_evidence(self, v: float, missing: float) -> np.ndarray:
-        """Return E log[N(z; omega, v) + N(-z; omega, v)], as a density of z up to its sign."""
+        """Return E log[N(z; omega, v) + N(-z; omega, v)], (1,); ``missing`` is the part that N(-z; omega, v) adds."""
         if v >= 1:
             missing = np.log(2.0)
         return np.array([-0.5 * self._tokens * (np.log(2 * np.pi * v) + 1) + missing])

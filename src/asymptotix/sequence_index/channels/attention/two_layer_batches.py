@@ -96,7 +96,10 @@ def _compute(
     single: bool | None = None,
     threads: int | None = None,
 ) -> None:
-    """Fill the arrays of results with log Z_out, shifts and covariances, or with log Z_out and squares."""
+    """Fill ``results``: log Z_out (n,), shifts (n, 4), covariances (n, 4, 4), squares (4, n), some of them empty.
+
+    If the squares are empty, posteriors are computed, otherwise squares. Arguments are those of :func:`score_squares`.
+    """
     n, arrays = len(u), (u, V.reshape(-1, 2, 2), *fields[:2])
     u, V, Z, noise = (np.require(x, np.float64, ["C", "W"]) for x in arrays)  # other or read-only arrays compile again
     single = _single_is_enough(c, V, accuracy.fineness) if single is None else single
@@ -116,7 +119,7 @@ def _compute(
 
 @cache
 def _rules(single: bool) -> np.ndarray:
-    """Return nodes and weights of the Gauss-Legendre rules of 1, 2, ... nodes, an array (2, n, node)."""
+    """Return the Gauss-Legendre rules of n = 1, 2, ... nodes, an array (2, n, node): nodes first, then weights."""
     rules = np.zeros((2, quadtree.MOST_NODES + 1, quadtree.MOST_NODES))
     for n in range(1, quadtree.MOST_NODES + 1):
         rules[0, n, :n], rules[1, n, :n] = np.polynomial.legendre.leggauss(n)

@@ -111,7 +111,7 @@ class TwoLayerChannel(Channel):
         return softmax_curvature_at_zero(self.skip)
 
     def draw_indices(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return z1 in one quadrant, z2 with positive z2-, and importance weights.
+        """Return Z (n, 2, 2), z1 in one quadrant and z2 with positive z2-, and importance weights (n,).
 
         The model is invariant under z1 -> -z1, z2 -> -z2 and the exchange of tokens (both minus parts change
         sign), so one eighth of the space is enough, and Sobol points fill it eight times as densely. The radius of
@@ -126,8 +126,9 @@ class TwoLayerChannel(Channel):
         return Z, 2 / (1 + s)
 
     def draw_nodes(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return nodes whose coordinates have the order of their share of the variance: z2-, |z1|, angle of z1, noise.
+        """Return Z (n, 2, 2), noise of omega (n, 2, 2) and weights (n,), from uniforms (n, 8) in (0, 1).
 
+        The first uniforms are used for the numbers with the largest share of the variance: z2-, |z1|, angle of z1.
         The noise of omega_1 is drawn in the frame of z1, because it acts mostly through omega_1 . z1. This order
         and this frame reduce the error of E|g_1|^2 by a factor of 1.5 to 2.
         """

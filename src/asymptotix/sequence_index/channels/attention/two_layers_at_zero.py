@@ -24,13 +24,13 @@ NodesAndWeights = tuple[np.ndarray, np.ndarray]
 
 @lru_cache(maxsize=256)
 def softmax_curvature_at_zero(skip: float) -> Estimate:
-    """Return f_1 and f_2 for two tokens; their error is the difference between two resolutions."""
+    """Return f_1 and f_2 (module docstring) as an array (2,), with the difference of two resolutions as error."""
     coarse, fine = (_curvatures(skip, resolution) for resolution in (0.75, 1.0))
     return Estimate(fine, abs(fine - coarse) + 1e-9 * fine)
 
 
 def _curvatures(skip: float, resolution: float) -> np.ndarray:
-    """Return the curvatures f of layers 1 and 2 from nodes z1 (inner integral) and u (outer integral)."""
+    """Return f_1 and f_2, an array (2,), by sums over nodes z1 and u of a density proportional to ``resolution``."""
     z1, weights = _log_half_plane(skip, resolution)
     mixing = _mixing(z1, skip)
     k, kappa = mixing[:, 0, 0], mixing[:, 1, 0]
@@ -41,7 +41,7 @@ def _curvatures(skip: float, resolution: float) -> np.ndarray:
     far = up / (skip + 1)
 
     def add(row: int) -> None:
-        """Store mass, and curvatures times mass, over all outputs with one u-; z2- = u-/k and z2+ = far - near."""
+        """Store mass, and f_1 and f_2 times mass, of all outputs with u- = um[row]; z2- = u-/k, z2+ = far - near."""
         zm = um[row] / k
         near = kappa * zm / (skip + 1)
         density = np.subtract.outer(far, near)
@@ -63,12 +63,12 @@ def _curvatures(skip: float, resolution: float) -> np.ndarray:
 
 
 def _squared_norm(moments: np.ndarray) -> np.ndarray:
-    """Return |E[z z^T] - I|_F^2 from E[z-^2], E[z- z+], E[z+^2]."""
+    """Return |E[z z^T] - I|_F^2, (n,), from the columns E[z-^2], E[z- z+], E[z+^2] of ``moments`` (n, 3)."""
     return (moments[:, 0] - 1) ** 2 + 2 * moments[:, 1] ** 2 + (moments[:, 2] - 1) ** 2
 
 
 def _mixing(z1: np.ndarray, skip: float) -> np.ndarray:
-    """Return A(z1) as matrices (n, 2, 2), from its action on the two unit vectors."""
+    """Return the matrices A (n, 2, 2) with u = A(z1) z2, for z1 (n, 2), from their action on the unit vectors z2."""
     columns = []
     for unit in np.eye(2):
         Z = np.stack([z1, np.broadcast_to(unit, z1.shape)], 1)
@@ -77,7 +77,7 @@ def _mixing(z1: np.ndarray, skip: float) -> np.ndarray:
 
 
 def _log_half_plane(skip: float, resolution: float) -> NodesAndWeights:
-    """Return nodes z1- > 0 on a logarithmic grid (doubled: the integrand is even) and z1+ on a linear grid."""
+    """Return nodes z1 (n, 2) and weights (n,): z1- > 0 on a logarithmic grid (weights doubled), z1+ on a linear one."""
     step_log, step = 0.14 / resolution, 0.2 / resolution
     lowest = -9.0 if skip >= 0.05 else -13.0
     log_m = np.arange(lowest, 1.75, step_log)
@@ -93,7 +93,7 @@ def _log_half_plane(skip: float, resolution: float) -> NodesAndWeights:
 
 
 def _softmax_outputs(skip: float, resolution: float) -> tuple[NodesAndWeights, NodesAndWeights]:
-    """Return nodes u- > 0 on a logarithmic grid and u+ > 0 on a linear grid; both weights are doubled.
+    """Return nodes and weights of u- > 0 (a logarithmic grid) and of u+ > 0 (a linear grid); weights are doubled.
 
     u and -u are the same output; the exchange of the tokens, up to that sign, maps u+ to -u+.
     """

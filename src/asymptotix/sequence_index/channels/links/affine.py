@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class LinearChannel(LinkChannel):
-    """Channel of y = B z + b + sqrt(noise) N(0, 1) with z ~ N(omega, prior).
+    """Channel of y = B z + b + sqrt(noise) N(0, I) with z ~ N(omega, prior).
 
         E[z|y] - omega = prior B^T S^{-1} (y - b - B omega),   S = B prior B^T + noise,
         Cov[z|y] = prior - prior B^T S^{-1} B prior.
 
-    Only the r independent outputs u^T y carry information, with u the left singular vectors of B. Other combinations of
-    the outputs are constant without noise, and noise alone with noise.
+    Only the r = rank B outputs u^T y carry information, with u the left singular vectors of B whose singular values are
+    not zero. The other combinations of outputs are constants, plus noise if there is noise.
     """
 
     description = "the closed form of a Gaussian channel: the link is affine"
@@ -61,7 +61,7 @@ class LinearChannel(LinkChannel):
 
 
 class LinearAverager(Averager):
-    """Averages of an affine link, in closed form: neither the covariance of g_out nor G depends on the data.
+    """Averages of an affine link, in closed form: neither the covariance of the score g nor G depends on the data.
 
         G = d g_out/d omega = -H,     E[g g^T] = sum_m H_{.m,.m},     H = B^T S^{-1} B,   S = B (V (x) I_M) B^T + noise.
 
@@ -69,13 +69,13 @@ class LinearAverager(Averager):
     ----------
     indices, tokens : int
     B : array (r, P M)
-        The independent outputs; the token varies fastest.
+        Matrix of the r independent outputs, with P indices and M tokens; the token varies fastest.
     noise : float
         Variance of the noise on every output.
     unseen : int
-        Number of combinations of outputs that are noise alone.
+        Number of combinations of outputs that do not depend on z.
     doubt : float
-        Upper bound on the probability of indices where the link is not this affine function.
+        Upper bound on the prior probability of the region where the link is not this affine function.
     """
 
     def __init__(self, indices: int, tokens: int, B: np.ndarray, noise: float, unseen: int, doubt: float = 0.0) -> None:
@@ -97,7 +97,7 @@ class LinearAverager(Averager):
         return np.einsum("imjm->ij", H)[None], np.einsum("aij,bij->ab", basis, image)[None]
 
     def _slope(self, V: np.ndarray) -> tuple[np.ndarray, float]:
-        """Return H as an array (P, M, P, M), and log det S."""
+        """Return H as an array (P, M, P, M), and log det S, at V (P, P); for both see the class."""
         P, M = self._shape
         S = self._B @ np.kron(V, np.eye(M)) @ self._B.T + self._noise * np.eye(len(self._B))
         return (self._B.T @ np.linalg.solve(S, self._B)).reshape(P, M, P, M), float(np.linalg.slogdet(S)[1])

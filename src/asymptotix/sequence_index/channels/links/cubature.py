@@ -23,7 +23,7 @@ _WINDOW = 8.5
 
 
 class Cubes(NamedTuple):
-    """Cubes of R^n: centres (m, n), half-widths (m,), and the logarithms of their priorities for a split (m,)."""
+    """Cubes of R^n: centres (m, n), half-widths (m,), and log priorities (m,), the highest of which are split next."""
 
     centre: jax.Array
     half: jax.Array
@@ -35,8 +35,8 @@ class CubatureChannel(LinkChannel):
 
     In whitened coordinates the priority of a cube is the product of its prior mass, of the largest likelihood that the
     values of the link at its corners allow, and of the variation of the log-likelihood in it. ``draws`` is the number
-    of cubes split per level. The effective number of draws of a sample is one over the share of its posterior in cubes
-    that are too coarse after the last level; a batch in which this share is typically large is refused.
+    of cubes split per level. A sample's effective number of draws is one over the share of its posterior in
+    cubes that are too coarse after the last level; a batch whose median share is above 1/30 is refused.
     """
 
     slow_posterior = True
@@ -50,7 +50,7 @@ class CubatureChannel(LinkChannel):
         self._corners = np.array(list(itertools.product((-1.0, 0.0, 1.0), repeat=self.size)))
 
     def exact(self) -> NoisyAverager | None:
-        """Return exact averages for one index and one output, if the link is not too steep for its noise; else None."""
+        """Return an averager for one index and one output; None for other links, or if quadrature cannot resolve it."""
         return noisy_averager(self.model, self.noises)
 
     def footprint(self, draws: int) -> int:

@@ -20,12 +20,12 @@ from ..tools.small_matrices import cholesky, half_log_det, solve_positive
 from .link_channel import LinkChannel
 from .link_kind import LinkKind
 
-#: Nodes of a chart (roots along lines of one index), and nodes of a line between which its roots are searched.
+#: Number of nodes of a chart, each a line of one index, and of points of a line between which roots are searched.
 _NODES, _LINE_NODES = 384, 128
-#: Both numbers for points that serve all priors, in averages: a posterior mean has an error of 1e-3 of its deviation.
+#: The same numbers for points that serve all priors; a posterior mean then has an error of 1e-3 posterior deviations.
 _SUPPORT_NODES, _SUPPORT_LINE_NODES = 160, 80
 _WINDOW = 8.5
-#: Smallest standard deviation of a prior that such points serve; an index counts as known at a larger one.
+#: Smallest standard deviation of a prior that such points serve; an index counts as known at a larger deviation.
 _FINEST = 0.9e-3
 _LARGEST_NUMBER_OF_CENTRES = 8
 
@@ -33,15 +33,16 @@ _LARGEST_NUMBER_OF_CENTRES = 8
 class CurveChannel(LinkChannel):
     """Channel in which Z_out is the integral of N(z; omega, V)/|grad g| over the arc length of {g = y}.
 
-    Two charts cover the curve, the roots along lines of either index, and a smooth partition of unity weighs them:
+    Two charts cover the curve. Chart S solves g = y for the index z_S along lines of fixed z_F, the other index. A
+    smooth partition of unity p_S weighs the roots of both charts:
 
         Z_out = sum_S int dz_F sum_roots N(z) p_S/|g_S|,      p_S = 1/(1 + r_S^2),   r_S r_F = 1,
         r_S = |g_F|^3 (g_SS^2 + g_F^2)^{1/2} / (|g_S|^3 (g_FF^2 + g_S^2)^{1/2}),
 
-    with derivatives in units of the standard deviations. p_S vanishes where a line of S is tangent to the curve and the
-    integrand is not smooth, in proportion to the distance g_S^2/(g_SS g_F) from that place. The nodes of z_F are dense
-    around the critical points of g, the denser the closer y is to the critical value, because the curve bends sharply
-    there.
+    where g_S = dg/dz_S and so on are in units of the standard deviations. p_S vanishes where a line of S is tangent to
+    the curve and the integrand is not smooth; about d_S = g_S^2/(g_SS g_F) is the distance to that place, and r_S is
+    about d_F/d_S. The nodes of z_F are dense around the critical points of g, because the curve bends sharply there:
+    the closer y is to the critical value, the denser they are.
     """
 
     finest, fields = _FINEST, 8
@@ -94,9 +95,10 @@ class CurveChannel(LinkChannel):
         nodes: list[tuple[jax.Array, jax.Array]],
         every: int,
     ) -> tuple[jax.Array, jax.Array]:
-        """Return log-weights and places t (m, 2) of points omega + deviation t of the curve, from both charts.
+        """Return log-weights (m,) and places t (m, 2) of points omega + deviation t of the curve, from both charts.
 
-        Roots are searched between nodes of the other chart, ``every`` nodes apart.
+        ``nodes`` holds the results of :meth:`_nodes` for both indices. Along an index, roots are searched between every
+        ``every``-th of its nodes.
         """
         branch, parts = self.model.branch, []
 
@@ -124,7 +126,10 @@ class CurveChannel(LinkChannel):
         t: jax.Array,
         log_step: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
-        """Return log-weights and places of the roots along the line of index ``solved``; the other index is t."""
+        """Return log-weights (r,) and places (r, 2) of the roots along a line of index ``solved``; the other is t.
+
+        Roots are searched between the points ``line``; ``log_step`` is the log of the quadrature weight of t.
+        """
         free = 1 - solved
 
         def point(s: jax.Array) -> jax.Array:
@@ -152,10 +157,11 @@ class CurveChannel(LinkChannel):
         count: int,
         truth: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
-        """Return nodes t of z_F = omega + deviation t, and the logarithms of their steps.
+        """Return nodes t (count,) of z_F = omega + deviation t, with F = ``free``, and the logs of their steps.
 
-        The nodes are equal steps of t T_0/T + sum_c asinh((t - t_c)/delta_c), inverted by bisection and Newton's
-        method. For nodes that serve all priors, the true index is one more t_c, with the finest width as its delta_c.
+        The nodes are equal steps of 6 t/T + sum_c asinh((t - t_c)/delta_c), inverted by bisection and Newton's method,
+        with critical points t_c, and |t| < T = 8.5 + ``far``; ``far`` is the change of t from omega to the nearest
+        point of the curve. ``truth`` and -``truth``, if given, are further t_c, with delta_c = ``_FINEST``.
         """
         place, value, bend = self._centres[free]
         centre = (place - omega) / deviation
@@ -191,9 +197,9 @@ class CurveChannel(LinkChannel):
 
 @double_precision()
 def critical_points(model: ObservedLink) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return per index its values at critical points of the link, the critical values, and second derivatives there.
+    """Return for each index, at c critical points of the link: the index, the link, the largest |second derivative|.
 
-    Newton's method starts from many points. If critical points fill lines, the index along the line gets none.
+    Newton's method starts from many points. If critical points fill a line, the index along it gets none.
     """
     link = partial(flat_link, model)
     gradient, hessian = jax.grad(lambda z: link(z)[0]), jax.hessian(lambda z: link(z)[0])
@@ -220,7 +226,7 @@ def _distinct(place: np.ndarray, value: np.ndarray, bend: np.ndarray) -> tuple[n
 
 
 def _pseudo_inverse(H: jax.Array) -> jax.Array:
-    """Return the pseudo-inverse of a symmetric matrix (2, 2); eigenvalues are the diagonal's mean +- a radius."""
+    """Return the pseudo-inverse of a symmetric matrix H (2, 2), from its eigenvalues ``mean`` +- ``radius``."""
     mean = 0.5 * jnp.trace(H)
     apart = H - mean * jnp.eye(2)
     radius = jnp.hypot(apart[0, 0], apart[0, 1])

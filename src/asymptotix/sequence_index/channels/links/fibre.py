@@ -1,8 +1,8 @@
-"""The channels of links of any rank: weighted draws on the fibre {g(z) = y}, or on the fibre of indices and noise.
+"""The channels of links of any rank: weighted draws on the fibre {g(z) = y}, or on {g(z) + sqrt(noise) e = y}.
 
 In whitened coordinates z = omega + L xi the prior is N(0, I) in R^n and phi(xi) = g(z) has a differential J of rank r.
-A chart draws n - r of the coordinates, F, and solves for the r others, S. Several charts are used at once, and the
-balance heuristic gives every root the weight
+A chart draws n - r coordinates, xi_F, and solves phi(xi) = y for the r others, xi_S. Several charts c are used at once,
+and the balance heuristic gives every root xi the weight w,
 
     1/w = sum_c m_c vol(J[:, S_c]) q_c(xi_{F_c}) / N_n(xi),      vol(B) = sqrt(det B^T B),
 
@@ -40,7 +40,7 @@ _LOG_2PI = float(np.log(2 * np.pi))
 
 
 class Pilots(NamedTuple):
-    """Pilots, points of the fibre near draws of the prior; their weights, and a Gaussian proposal fitted to them."""
+    """Points (p, n) of the fibre near prior draws, weights (p,), and mean (n,), covariance (n, n) of a Gaussian fit."""
 
     points: jax.Array
     weights: jax.Array
@@ -49,7 +49,10 @@ class Pilots(NamedTuple):
 
 
 class Charts(NamedTuple):
-    """Solved and drawn coordinates (charts, r) and (charts, n - r); mean and covariance of the draws around pilots."""
+    """Charts: numbers of the r solved and d = n - r drawn coordinates, and a Gaussian for draws around the pilots.
+
+    Shapes: (charts, r), (charts, d), mean (charts, d), covariance (charts, d, d).
+    """
 
     solved: jax.Array
     drawn: jax.Array
@@ -60,9 +63,9 @@ class Charts(NamedTuple):
 class FibreChannel(LinkChannel):
     """Channel by self-normalised importance sampling on the fibre.
 
-    Half of the free coordinates come from the prior. The other half comes from a Gaussian around points of the fibre
-    (pilots), which are least-change projections of prior draws: at small V the posterior is there. ``draws`` counts
-    the draws of all charts together. The rms error of g_out falls like draws^-0.75.
+    Half of the draws of free coordinates come from the prior, half from a Gaussian around points of the fibre near
+    prior draws (pilots): at small V the posterior is there. ``draws`` counts the draws of all charts. The rms error of
+    g_out falls like draws^-0.75.
     """
 
     draws = 256
@@ -70,7 +73,7 @@ class FibreChannel(LinkChannel):
     slow_posterior = True
 
     def __init__(self, model: ObservedLink, rank: int, affine: tuple[bool, ...] = ()) -> None:
-        """``affine`` tells, for a link of one output, in which coordinates the link is affine."""
+        """``rank`` is that of dg/dz; ``affine``, for one output, marks the unknowns in which the link is affine."""
         super().__init__(model, rank)
         self._affine = affine or (False,) * self.size
         if rank == 1 and affine and self.size <= _LARGEST_SUPPORT:
@@ -92,7 +95,7 @@ class FibreChannel(LinkChannel):
         return draws * self.starts * (self.starts + 6 * self.dimension * (self.dimension + 4))
 
     def whitened(self, omega: jax.Array, root: jax.Array) -> Callable[[jax.Array], jax.Array]:
-        """Return the link as a function of the whitened coordinates."""
+        """Return the link as a function of whitened x, z = omega + root x, with root root^T the prior covariance."""
         return lambda x: self.link(omega + root @ x)
 
     @cached_property
@@ -120,8 +123,8 @@ class FibreChannel(LinkChannel):
 class NoisyFibreChannel(FibreChannel):
     """Channel of links with noise: y = g(z) + sqrt(noise) e is a link without noise of n + k unknowns (z, e).
 
-    For every sample the charts decide whether draws come from the prior (e is solved, the weight is the likelihood) or
-    from the neighbourhood of the solutions of g(z) = y (z is solved, e is drawn).
+    Charts are chosen per sample. A chart that solves e draws z and weighs it by the likelihood. A chart that solves
+    coordinates of z draws e, so that z is near the solutions of g(z) = y.
     """
 
     def __init__(self, model: ObservedLink, kind: LinkKind) -> None:
@@ -142,7 +145,10 @@ class NoisyFibreChannel(FibreChannel):
 def fibre_moments(
     phi: Callable[[jax.Array], jax.Array], y: jax.Array, key: jax.Array, shape: tuple[int, int], draws: int, starts: int
 ) -> SampleMoments:
-    """Return the moments of xi ~ N(0, I_n) given phi(xi) = y; ``shape`` is (n, r), with r the rank of phi."""
+    """Return the moments of xi ~ N(0, I_n) given phi(xi) = y; ``shape`` is (n, r), with r the rank of phi.
+
+    ``draws`` counts the draws of all charts, ``starts`` the starting points of the root search per draw.
+    """
     n, r = shape
     each = max(2, draws // CHARTS)
     keys = jax.random.split(key, 5)
@@ -157,7 +163,10 @@ def fibre_moments(
 
 
 def find_pilots(phi: Callable[[jax.Array], jax.Array], y: jax.Array, key: jax.Array, n: int) -> Pilots:
-    """Project prior draws on the fibre and fit a Gaussian to the successful ones, widened for safe tails."""
+    """Return prior draws in R^n, projected on {phi = y}, and a Gaussian fitted to them, widened for safe tails.
+
+    Failed projections have weight zero. With fewer than two successes the draws stay unprojected.
+    """
     start = jax.random.normal(key, (_PILOTS, n))
     points, residual = jax.vmap(lambda x: projected(phi, y, x, 10))(start)
     good = (residual < 1e-4 * (1 + (y**2).sum())) & (jnp.abs(points).max(1) < 6)
@@ -176,7 +185,7 @@ def find_pilots(phi: Callable[[jax.Array], jax.Array], y: jax.Array, key: jax.Ar
 
 
 def choose_charts(phi: Callable[[jax.Array], jax.Array], pilots: Pilots, key: jax.Array, r: int) -> Charts:
-    """Return one chart for each of several random pilots: it solves the r coordinates that move phi most there."""
+    """Return one chart for each of CHARTS random pilots: it solves the r coordinates that move phi most there."""
     n = pilots.points.shape[1]
     chosen = jax.random.choice(key, _PILOTS, (CHARTS,), p=pilots.weights)
     solved = jax.vmap(lambda x: _pivots(jax.jacfwd(phi)(x), r))(pilots.points[chosen])
@@ -188,7 +197,7 @@ def choose_charts(phi: Callable[[jax.Array], jax.Array], pilots: Pilots, key: ja
 
 
 def _pivots(J: jax.Array, r: int) -> jax.Array:
-    """Return the numbers of r columns of large volume, chosen greedily, in increasing order."""
+    """Return the numbers of r columns of J (k, n) that span a large volume, chosen greedily, in increasing order."""
     free = jnp.ones(J.shape[1], bool)
     chosen = []
     for _ in range(r):
@@ -200,7 +209,7 @@ def _pivots(J: jax.Array, r: int) -> jax.Array:
 
 
 def _draw_free(charts: Charts, key: jax.Array, each: int) -> jax.Array:
-    """Return draws (charts, each, n - r) of the free coordinates: half from the prior, half around the pilots."""
+    """Return draws (charts, each, n - r) of the drawn coordinates: half from the prior, half around the pilots."""
     d = charts.drawn.shape[1]
     half = each // 2
     first, second = jax.random.split(key)
@@ -220,7 +229,10 @@ def _solve(
     key: jax.Array,
     starts: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return roots (charts, each, starts, n) of phi = y in the solved coordinates, and which of them count."""
+    """Return the ends (charts, each, starts, n) of root searches for phi = y, and which of them are distinct roots.
+
+    The drawn coordinates keep their values ``free`` (charts, each, n - r); the solved ones begin at ``starts`` points.
+    """
     each, r = free.shape[1], charts.solved.shape[1]
     n = r + free.shape[2]
     initial = _starting_points(pilots, charts, key, each, starts)
@@ -241,7 +253,7 @@ def _solve(
 
 
 def _starting_points(pilots: Pilots, charts: Charts, key: jax.Array, each: int, starts: int) -> jax.Array:
-    """Return starts (charts, each, starts, r): a grid if r = 1; else half random, half pilots and mirror images."""
+    """Return starting points (charts, each, starts, r): a grid if r = 1; else normals, pilots, and mirrored pilots."""
     r = charts.solved.shape[1]
     first, second = jax.random.split(key)
     if r == 1:
@@ -256,7 +268,7 @@ def _starting_points(pilots: Pilots, charts: Charts, key: jax.Array, each: int, 
 
 
 def _log_balance(charts: Charts, J: jax.Array, x: jax.Array) -> jax.Array:
-    """Return the log of sum_c vol(J[:, S_c]) q_c(x_{F_c}) / N_n(x), for one point."""
+    """Return the log of sum_c vol(J[:, S_c]) q_c(x_{F_c}) / N_n(x) at one point x (n,) with differential J (k, n)."""
     d = charts.drawn.shape[1]
 
     def one(S: jax.Array, F: jax.Array, mean: jax.Array, covariance: jax.Array) -> jax.Array:

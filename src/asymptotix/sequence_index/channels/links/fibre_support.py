@@ -1,18 +1,17 @@
-"""Weighted draws on the fibre of an observation, made once for all priors; see :mod:`supported`.
+"""Weighted draws on the fibre {phi(x) = y} of an observation, made once for all priors; see :mod:`supported`.
 
-Free coordinates come from a mixture that does not depend on the prior: standard normals, and normals of many widths
-around the true indices, in all rows or in single rows. At any overlap some components are close to the posterior. The
-balance heuristic over charts and components gives every root the weight
+The link has one output. A chart c solves phi(x) = y for one coordinate, along a line on which all roots can be found,
+and draws the others, F_c. These free coordinates come from a mixture that does not depend on the prior: standard
+normals, and normals of many widths around the true indices, in all rows or in single rows. At any overlap some
+components k are close to the posterior. The balance heuristic over charts and components gives every root the weight w,
 
     1/w = sum_{c,k} m_{ck} |J_c| q_k(x_{F_c}),
 
-with m_{ck} draws of the free coordinates F_c from the component q_k in chart c. The link has one output, so that a
-chart solves one coordinate along a line, on which all roots can be found. Around the truth most draws are in the charts
-whose coordinates move the output most there: the maximum of four indices depends on one of them, and lines along the
-others have no root.
+with m_{ck} draws from the component q_k in chart c, and J_c the derivative of phi in the solved coordinate. Around the
+true indices most draws are in the charts whose coordinates move the output most there.
 
 Few cells of a line contain a root. One compiled program examines all cells; others compute roots and weights for the
-cells with a root. Their arrays have coordinates first and places last, the axis along which a processor computes.
+cells with a root. Their arrays have the axis of points last, because the processor computes along it.
 """
 
 from __future__ import annotations
@@ -33,28 +32,29 @@ from ..tools.line_roots import root_between
 from ..tools.random_lists import kronecker_sequence, uniforms_from
 from ..tools.unrolled import unrolled
 
-#: Number of independent lists; leaving out one after the other shows the bias.
+#: Number of independent lists of points per sample; the jackknife over lists removes a bias.
 LISTS = 4
-#: Widths of the components around the true indices: in all rows, and in some rows with the others free.
+#: Standard deviations of the components around the true indices: in all rows, and in some rows (others N(0, 1)).
 _WIDTHS, _ROW_WIDTHS = (0.6, 0.3, 0.15, 0.07, 0.03, 0.012), (0.5, 0.2, 0.07)
-#: The width of coordinates that are not around the truth, and all other widths.
+#: Standard deviation of coordinates that are not around the truth, followed by all others in increasing order.
 _ALL_WIDTHS = np.array([1.0, *sorted({*_WIDTHS, *_ROW_WIDTHS})])
 #: Weight of the prior in the mixture, in units of the weight of a component in all rows.
 _PRIOR = 4
-#: Factor by which components of some rows weigh less where rows are exchangeable: overlaps of rows then rarely differ.
+#: Factor by which components in some rows weigh less if rows are exchangeable: overlaps of rows then rarely differ.
 _EXCHANGEABLE = 3
 #: Steps towards a root, and the largest relative residual of a root.
 _STEPS, _CLOSE = 10, 1e-4
-#: Brackets or lines per call of a program, always as many, so that few programs are compiled.
+#: Number of brackets or lines in every call of a program: one number, so that few programs are compiled.
 _PIECE = 2048
-#: Points around the truth that show which coordinates move the output, and the share of draws divided evenly by chart.
+#: Number of points around the truth at which slopes are compared, and share of draws divided evenly among charts.
 _LOOKS, _ANY_CHART = 16, 0.2
 
 
 class Brackets(NamedTuple):
-    """Intervals of lines with one root each: points with the solved coordinate at zero (D, r), directions (D, r).
+    """Intervals {base + s along, lower < s < upper} of r lines in R^D with one root each.
 
-    ``lower`` and ``upper`` (r,) are the ends along the direction, ``owner`` (r,) the number of the list.
+    ``base`` (D, r) has the solved coordinate at zero, ``along`` (D, r) is its unit vector, ``lower`` and ``upper`` are
+    (r,). ``owner`` (r,) is the number of the list, sample * LISTS + list.
     """
 
     base: np.ndarray
@@ -68,7 +68,7 @@ class Brackets(NamedTuple):
 
 
 class FibreSupport:
-    """Points and weights of the fibres of many observations.
+    """Function that computes points and weights of the fibres of many observations.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class FibreSupport:
     affine : sequence of bool
         Whether phi is affine in each of the D coordinates.
     exchangeable : bool
-        Whether every row may take the place of every other.
+        Whether the output has a symmetry that moves any index row to any other.
     """
 
     def __init__(
@@ -102,10 +102,11 @@ class FibreSupport:
         self._weighted = compiled(self._weighted_roots)
 
     def __call__(self, y: np.ndarray, truth: np.ndarray, keys: np.ndarray, draws: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return points (samples, lists, J, D) with phi(x) = y and log-weights (samples, lists, J), -inf for none.
+        """Return points x (samples, lists, J, D) with phi(x) = y, and log-weights (samples, lists, J).
 
-        ``y`` (samples,) are the observations, ``truth`` (samples, D) the true coordinates; ``draws`` is the number per
-        list, over all charts.
+        ``y`` (samples,) are the observations, ``truth`` (samples, D) the true indices and noise, ``keys`` the random
+        keys of the samples. ``draws`` is the number of lines per list, over all charts. Entries without a point have
+        log-weight -inf.
         """
         shares = np.array(self._shares(truth))
         bases, chart = self._drawn(truth, shares, np.asarray(keys), draws)
@@ -120,9 +121,9 @@ class FibreSupport:
         return _by_list(x, log_weights - np.log(draws), roots.owner, len(y))
 
     def _shares_of_charts(self, truth: jax.Array) -> jax.Array:
-        """Return the shares (widths, D) of the charts in draws around a truth (D,) in all rows.
+        """Return the shares (widths, D) of the D charts in draws around ``truth`` (D,) in all rows, for every width.
 
-        A share follows the mean contribution of the coordinate to the variance of the output there.
+        The share of a coordinate grows with its contribution to the variance of the output in such draws.
         """
         D, kinds = len(truth), self._kinds[: len(_WIDTHS)]
         normals, widths = ndtri((kronecker_sequence(_LOOKS, D) + 0.5) % 1.0), _ALL_WIDTHS[kinds]
@@ -136,9 +137,10 @@ class FibreSupport:
     def _drawn(
         self, truth: np.ndarray, shares: np.ndarray, keys: np.ndarray, draws: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return points of the lines (samples, lists, draws, D), zero in the solved coordinate, and its number.
+        """Return points of lines (samples, lists, draws, D), and which coordinate is solved (and zero) on each line.
 
-        NumPy draws them, because JAX's generators take longer to compile than everything else.
+        ``shares`` (samples, widths, D) come from :meth:`_shares_of_charts`. NumPy draws the points, because JAX's
+        generators take longer to compile than everything else.
         """
         samples, D = truth.shape
         start = np.ascontiguousarray(keys).view(np.uint64)[:, 0]
@@ -158,7 +160,10 @@ class FibreSupport:
     def _on_chart(
         self, S: int, bases: np.ndarray, chosen: np.ndarray, y: np.ndarray, truth: np.ndarray
     ) -> tuple[Brackets, Brackets]:
-        """Return cells with a root, and cells that may hide two, on the ``chosen`` of all lines along coordinate S."""
+        """Return cells with a root, and cells that may hide two, of the lines along coordinate S.
+
+        ``bases`` (samples, lists, draws, D) are all points; ``chosen`` (samples, lists, draws) marks the lines along S.
+        """
         line = _line(truth[:, S])
         line = line[[0, -1]] if self._affine[S] else line  # one root at most
         sample, number, _ = np.nonzero(chosen)
@@ -174,7 +179,10 @@ class FibreSupport:
     def _flagged_cells(
         self, along: jax.Array, base: jax.Array, line: jax.Array, y: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Return which cells (K - 1, m) between places (K, m) of lines change sign, and which turn towards zero."""
+        """Return in which cells (K - 1, m) phi - y changes its sign, and in which it turns before it reaches zero.
+
+        Cells lie between values ``line`` (K, m) of the solved coordinate, on m lines base + s along.
+        """
 
         def at(base: jax.Array, s: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
             return jax.jvp(lambda s: self._residual(base, along, y, s), (s,), (1.0,))
@@ -185,7 +193,7 @@ class FibreSupport:
         return crossing, turning & ~crossing
 
     def _hidden(self, turning: Brackets, y: np.ndarray) -> tuple[Brackets, Brackets]:
-        """Return the two halves of the cells whose extremum lies beyond zero."""
+        """Return the lower and the upper parts of those cells in which phi - y has an extremum of the other sign."""
         place, hides = _in_pieces(self._extrema, *turning[:4], y[turning.owner // LISTS])
         return turning._replace(upper=place).some(hides), turning._replace(lower=place).some(hides)
 
@@ -206,7 +214,7 @@ class FibreSupport:
         truth: jax.Array,
         shares: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
-        """Return roots (D, r) and their log-weights (r,), from the shares of charts (widths, D, r)."""
+        """Return the roots (D, r) in r brackets and their log-weights (r,); ``shares`` of charts are (widths, D, r)."""
 
         def root(
             base: jax.Array, along: jax.Array, lower: jax.Array, upper: jax.Array, y: jax.Array
@@ -226,10 +234,10 @@ class FibreSupport:
 
 
 def _components(rows: np.ndarray, noises: int, weight: int) -> np.ndarray:
-    """Return the place in _ALL_WIDTHS of every component's width in every coordinate (G, D); 0 is not narrow.
+    """Return for G components the places (G, D) of their D widths in _ALL_WIDTHS; 0 stands for N(0, 1).
 
-    ``rows`` are the index rows of the coordinates, followed by ``noises`` coordinates of noise; ``weight`` is the
-    ratio of the weights of components in all rows and in some rows.
+    ``rows`` are the index rows of the coordinates before ``noises`` coordinates of noise. All components have the same
+    weight; components in all rows and the prior are repeated, in proportion to ``weight``.
     """
     # With more rows there are more components in some rows; without this factor fewer points would be near in all.
     share = weight * max(1, rows.max())
@@ -246,13 +254,13 @@ def _components(rows: np.ndarray, noises: int, weight: int) -> np.ndarray:
 def _densities(
     kinds: np.ndarray, frequency: np.ndarray, x: jax.Array, truth: jax.Array, shares: jax.Array
 ) -> jax.Array:
-    """Return for every chart the density (D, r), at points (D, r), of its draws of all coordinates but the solved one.
+    """Return for each of D charts the density (D, r) of its drawn coordinates at points x (D, r), times its share.
 
-    ``shares`` (widths, D, r) are the shares of the charts in draws of the first components; other components divide
-    their draws evenly.
+    ``kinds`` (G, D) are places in _ALL_WIDTHS of G components with weights ``frequency`` (G,) and centres ``truth``
+    (D, r). ``shares`` (widths, D, r) are the charts' shares of the first components; charts share the others evenly.
 
-    Densities are products of the few densities in one dimension, because exponentials take longest. Where narrow
-    densities vanish by rounding, the density of the prior does not.
+    Products of one-dimensional densities are used, because exponentials take longest. Where narrow densities vanish by
+    rounding, the density of the prior does not.
     """
     D = len(x)
     widths = _ALL_WIDTHS[:, None, None]
@@ -267,7 +275,7 @@ def _densities(
 
 
 def _line(truth: np.ndarray) -> np.ndarray:
-    """Return places (K, m) between which roots are searched: even over the prior, dense around the truth (m,)."""
+    """Return values (K, m) of a coordinate between which roots are searched, dense around its true values (m,)."""
     close = np.geomspace(0.01, 1.0, 6)[:, None]
     even = np.repeat(np.linspace(-5.7, 5.7, 25)[:, None], len(truth), 1)
     return np.sort(np.concatenate([even, truth + close, truth - close]), 0)
@@ -278,7 +286,7 @@ def _joined(*parts: Brackets) -> Brackets:
 
 
 def _in_pieces(program: Callable[..., Sequence[Array]], *columns: np.ndarray) -> list[np.ndarray]:
-    """Return the results of a program for columns (..., r), in pieces of one length."""
+    """Return the results of ``program`` for ``columns`` (..., r), called on _PIECE of the r entries at a time."""
     count = columns[0].shape[-1]
     whole = -(-max(count, 1) // _PIECE) * _PIECE
     # The last piece is filled up with zeros, whose results are dropped.
@@ -288,7 +296,11 @@ def _in_pieces(program: Callable[..., Sequence[Array]], *columns: np.ndarray) ->
 
 
 def _by_list(x: np.ndarray, log_weights: np.ndarray, owner: np.ndarray, samples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Arrange points (D, r) by list, (samples, lists, J, D), and their log-weights, (samples, lists, J)."""
+    """Return points x (D, r) arranged by list, (samples, lists, J, D), and their log-weights (samples, lists, J).
+
+    ``owner`` (r,) are numbers of lists as in :class:`Brackets`. Log-weights are -inf in entries without a point, and in
+    all lists of a sample of which one has no points.
+    """
     good = np.flatnonzero(np.isfinite(log_weights))
     order = good[np.argsort(owner[good], kind="stable")]
     owner, counts = owner[order], np.bincount(owner[good], minlength=samples * LISTS)

@@ -1,4 +1,4 @@
-"""The channel of discrete outputs of several indices: the prior cut to the region where the link has that value.
+"""The channel of discrete outputs of several indices: the posterior is the prior cut to where the link equals them.
 
 One whitened coordinate is integrated exactly along random lines, between the points where the link jumps.
 """
@@ -20,14 +20,14 @@ from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
 from ..tools.small_matrices import cholesky
 from .link_channel import ROUNDING, LinkChannel
 
-#: Most jumps per line: of links for which a coarse line suffices, and of links that the channel accepts.
+#: Most jumps per line of links for which a coarse grid (65 points, else 193) suffices, and of accepted links.
 _FEW_JUMPS, _MOST_JUMPS = 4, 24
-#: Lines on which jumps are counted, and the share of lines that may have more.
+#: Number of lines on which jumps are counted, and share of lines that may have more jumps.
 _LINES, _RARE = 2**10, 0.01
 
 
 class LineChannel(LinkChannel):
-    """Channel by random lines along every whitened coordinate, exact along each line."""
+    """Channel that integrates exactly along ``draws`` random lines, parallel to the whitened coordinates in turn."""
 
     draws = 768
     stochastic = True
@@ -75,7 +75,7 @@ class LineChannel(LinkChannel):
 
 @double_precision()
 def jumps_along_lines(model: ObservedLink) -> int:
-    """Return how often a link takes and leaves a value along a line through a typical point with that value."""
+    """Return the 99 % quantile, over random lines through random points, of the jumps to or from the point's output."""
     rng = np.random.default_rng(streams.LINK_LINES)
     n = model.indices * model.tokens
     points, directions = rng.standard_normal((_LINES, n)), rng.standard_normal((_LINES, n))

@@ -1,4 +1,4 @@
-"""The base class of the channels of links: the link as a function of the vector of all indices, and noise."""
+"""The base class of the channels of links: observations, units, visible directions; subclasses compute posteriors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from ..tools.recovery_rates import last_recovered
 from .level_sets.level_sets import LevelSets
 from .level_sets.quick import PosteriorByLevelSets, suited
 
-#: Pairs of a bound and a factor: a posterior that holds more numbers costs milliseconds, and averages take fewer nodes.
+#: Pairs of a bound and a factor: if the posterior of one sample holds more numbers in memory than the bound, it takes
+#: milliseconds, and averages divide their nodes by the factor. The last pair that applies counts.
 _EXPENSIVE = ((4096, 8), (65536, 16))
 #: Number of differentials that show which directions are visible, and which are recovered last.
 _DIFFERENTIALS = 2**10
@@ -42,22 +43,28 @@ ROUNDING, _FINE_ROUNDING = 2e-6, 2e-14
 
 
 def _sizes_along(J: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the fractions (d,) of normalised differentials (m, k, d, M) along their principal directions (d, d)."""
+    """Return shares (d,) of the squared length of J along its principal directions, and these directions (d, d).
+
+    J (m, k, d, M) are differentials, here scaled to length one. Shares ascend; directions are columns.
+    """
     length = np.sqrt((J**2).sum((2, 3), keepdims=True))
     unit = J / np.where(length > 0, length, np.inf)
     return np.linalg.eigh(np.einsum("akim,akjm->ij", unit, unit) / max(1, np.count_nonzero(length)))
 
 
 def rounding_of(y: Array) -> jax.Array:
-    """Return the largest difference of equal outputs by rounding; larger for numbers of single precision."""
+    """Return the differences, shaped like outputs ``y``, up to which rounding separates equal outputs."""
     single = y.astype(np.float32).astype(y.dtype) == y
     return jnp.where(single, ROUNDING, _FINE_ROUNDING) * (1 + jnp.abs(y))
 
 
 class LinkChannel(MappedChannel):
-    """The posterior of the indices under a link g, one sample at a time."""
+    """Channel of a link g: the posterior of the vector z of all n = P M indices, given y = g(z) + noise.
 
-    #: Smallest standard deviation of a prior for which :meth:`support` is good; None where there is none.
+    ``outputs`` is the mean rank of dg/dz without noise, and 0 with noise.
+    """
+
+    #: Smallest standard deviation of a prior that the points of :meth:`support` resolve; None: no such points.
     finest: float | None = None
 
     #: Whether the posterior of one sample takes milliseconds.
@@ -92,11 +99,11 @@ class LinkChannel(MappedChannel):
         return SupportedPosterior(self, observation, Z, accuracy)
 
     def exact(self) -> Averager | None:
-        """Return averages of the observed link by deterministic quadrature; None where they must be sampled."""
+        """Return the averager of the observed link by deterministic quadrature; None if averages must be sampled."""
         return None
 
     def exact_averager(self) -> Averager | None:
-        """Return the averages of :meth:`exact` in the units of the user's output, made once."""
+        """Return the averager of :meth:`exact` (cached), with log evidence in units of the user's output; or None."""
         return self._exact_averager
 
     @functools.cached_property
@@ -115,23 +122,24 @@ class LinkChannel(MappedChannel):
         return self._by_level_sets or self.posterior
 
     def support(self, y: jax.Array, z: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return points (lists, J, n) of the fibre of one observation, and log-weights (lists, J), -inf for none.
+        """Return points (lists, J, n) of the fibre {g = y} of one observation, and log-weights (lists, J).
 
-        ``y`` (k,) is the observation, ``z`` (n,) the true indices, around which points are dense; see :mod:`supported`.
+        ``y`` (k,) is the observation, ``z`` (n,) the true indices, around which points are dense. Entries without a
+        point have log-weight -inf. See :mod:`supported`.
         """
         raise NotImplementedError
 
     @functools.cached_property
     def support_program(self) -> Callable[..., tuple[Array, Array]]:
-        """The compiled program of :meth:`support` for many samples."""
+        """The compiled :meth:`support` of many samples: every argument and result has the axis of samples first."""
         return compiled(jax.vmap(self.support))
 
     def link(self, z: jax.Array) -> jax.Array:
-        """Evaluate the observed link as a function R^n -> R^k with float outputs."""
+        """Return the observed outputs (k,), without noise, at the vector of all indices z (n,)."""
         return flat_link(self.model, z)
 
     def _without_noise(self, Z: np.ndarray) -> np.ndarray:
-        """Return observations (n, k) of index matrices (n, P, M), without noise."""
+        """Return the observations (n, k) of index matrices Z (n, P, M), without noise."""
         return self.observe(Z, np.zeros((len(Z), self.noises)))
 
     def observe(self, Z: Array, noise: Array | None = None) -> Any:
@@ -140,9 +148,10 @@ class LinkChannel(MappedChannel):
         Parameters
         ----------
         Z : array (n, P, M)
+            Index matrices.
         noise : array (n, k), optional
-            Standard normals. By default the noise of a sample is a hash of its own index matrix: it does not depend
-            on the other samples, and equal indices give equal observations.
+            Standard normals, multiplied here by the noise's deviation. By default the noise of a sample is a hash of
+            its own index matrix: it does not depend on the other samples, and equal indices give equal observations.
         """
         with double_precision():
             z = np.asarray(Z, float).reshape(len(Z), self.size)
@@ -154,7 +163,7 @@ class LinkChannel(MappedChannel):
 
     @double_precision()
     def own_noise(self, Z: Array) -> np.ndarray:
-        """Return standard normals (n, k) from a hash of every index matrix, by its bits in the given precision."""
+        """Return standard normals (n, k), hashed from the bits of index matrices Z (n, P, M); (n, 0) without noise."""
         if self.noises == 0:
             return np.zeros((len(Z), 0))
         return in_blocks(self._noise_program, np.asarray(Z).reshape(len(Z), self.size))
@@ -182,7 +191,7 @@ class LinkChannel(MappedChannel):
     @functools.cached_property
     @double_precision()
     def _differentials(self) -> np.ndarray:
-        """Differentials (m, k, P, M) of the observation at draws of the indices."""
+        """Differentials (m, k, P, M) of the observation at m draws of the prior."""
         return self.model.differentials(self._looks).reshape(_DIFFERENTIALS, -1, self.indices, self.tokens)
 
     @functools.cached_property
@@ -223,13 +232,13 @@ class LinkChannel(MappedChannel):
     @functools.cached_property
     @double_precision()
     def observations_on_surface(self) -> bool:
-        """Whether observations lie on a surface, of fewer dimensions than the observation has components."""
+        """Whether observations lie on a surface: without noise, if the rank of g is below its number of outputs."""
         numbers = jax.eval_shape(self.link, jax.ShapeDtypeStruct((self.size,), jnp.float64)).shape[0]
         return self.noises == 0 and 0 < self.outputs <= numbers - 1
 
     @double_precision()
     def log_output_volume(self, observation: Array) -> np.ndarray:
-        """Return log |dy / d observation|; zero where the observation is discrete.
+        """Return log |dy / d observation| (n,), with y the user's output; zero where the observation is discrete.
 
         For observations on a surface the mean is returned, because their tangents are known at the indices only.
         """
@@ -242,7 +251,10 @@ class LinkChannel(MappedChannel):
 
     @double_precision()
     def log_volume_at(self, z: np.ndarray) -> np.ndarray:
-        """Return log |dy / d observation| on the surface of observations, at indices z (n, size); zero if constant."""
+        """Return log |dy / d observation| (n,) on the surface of observations, at indices z (n, size).
+
+        Here y is the user's output. Zero where the link is locally constant, nan where its slope is not finite.
+        """
         y, J = in_blocks(self._tangents_program, z)
         rank = int(np.ceil(self.outputs))
         finite = np.atleast_1d(np.isfinite(J).all((1, 2)))
@@ -254,12 +266,12 @@ class LinkChannel(MappedChannel):
 
     @functools.cached_property
     def mean_log_volume(self) -> Estimate:
-        """E log |dy / d observation| over the data, the constant that converts log evidence to the user's units."""
+        """Prior mean of log |dy / d observation|, with y the user's output: log evidence of y is lower by it."""
         means = np.array([self._mean_log_volume_of(row) for row in range(8)])
         return Estimate(means.mean(), error_of_mean(means))
 
     def _mean_log_volume_of(self, row: int) -> float:
-        """Return E log |dy / d observation| from one randomisation.
+        """Return E log |dy / d observation| from the randomisation number ``row``.
 
         Half of the draws are wider than the prior, with importance weights: the means of slopes such as those of
         exp(-exp(5z)) come mostly from indices far from zero.
@@ -284,13 +296,7 @@ class LinkChannel(MappedChannel):
 
 
 class InOwnUnits(Averager):
-    """Averages of an observed link whose evidence is the density of the user's output.
-
-    Parameters
-    ----------
-    averages : Averager
-    channel : LinkChannel
-    """
+    """Averager ``averages`` of a link, with its evidence converted by ``channel`` to a density of the user's output."""
 
     def __init__(self, averages: Averager, channel: LinkChannel) -> None:
         self._averages, self._channel = averages, channel

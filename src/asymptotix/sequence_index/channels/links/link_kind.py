@@ -1,4 +1,4 @@
-"""The kind of a link: whether it is affine or discrete, its rank, and the coordinates in which it is affine."""
+"""The kind of a link: whether it is affine or discrete, and the rank of its differential."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ....numerics.quadrature import sobol_normals, sobol_uniforms
 from ... import streams
 from ...models.observed_link import ObservedLink
 
-#: Number of draws of the prior at which a link is examined, and number of places of each of two further kinds: indices
-#: _LARGER times as large, and one index that is uniform up to _FARTHEST standard deviations. With fewer places, rare
-#: regions are missed in which the link is another function.
+#: Number of draws of the prior N(0, I) at which a link is examined, and number of points of each of two other kinds:
+#: draws times _LARGER, and draws with one index replaced by a uniform number up to _FARTHEST standard deviations. With
+#: fewer points, rare regions are missed in which the link is another function.
 _DRAWS, _OTHERS = 2**13, 2**12
 _LARGER, _FARTHEST = 2.0, 6.0
-#: Factors by which indices are reduced for ranks without rounding; differentials may underflow far from zero.
+#: Factors that move points towards zero, where ranks are computed again: far out differentials may underflow.
 _NEARER = (0.5, 0.2)
 #: Smallest fraction of the draws at which a link must have finite derivatives.
 _MOSTLY = 0.999
@@ -24,7 +24,7 @@ _MOSTLY = 0.999
 #: overlap is about the square of this number. Larger: weak outputs are lost. Smaller: rounding makes an affine output
 #: appear not to be affine.
 _HIDDEN = 1e-6
-#: Units in the last place by which equal values differ through rounding.
+#: Largest difference of two values that count as equal, in units in the last place.
 _ULPS = 8
 #: Number of draws whose distinct values are counted; see ``alphabet`` and ``doubt`` of :class:`LinkKind`.
 VALUES = 2**16
@@ -33,25 +33,26 @@ LARGEST_ALPHABET = 256
 
 
 class LinkKind(NamedTuple):
-    """Properties of a link, from its program and from its values and differentials at thousands of places.
+    """Properties of a link, from its program and from its values and differentials at thousands of points.
 
     Attributes
     ----------
     outputs : int
         Number k of numbers that the link returns.
     rank : float
-        Mean rank of the differential: n where the output fixes the indices up to a finite set, 0 for discrete outputs.
+        Prior mean of the rank of the differential (k, n): n if the output fixes the n indices up to a finite set, 0 for
+        discrete outputs.
     ranks : set of int
         The ranks that occur; more than one for a link that is constant on a region, such as a rectifier.
     matrix, offset : arrays or None
-        B (k, n) and b (k,) where the link is B z + b.
+        B (k, n) and b (k,) if the link is B z + b.
     affine : tuple of bool
-        Per coordinate, whether the link is affine in it with the others held.
+        Per coordinate of z, whether the link is affine in it at fixed other coordinates.
     alphabet : int
         Number of distinct outputs among 65536 draws.
     doubt : float
-        Upper bound (95 % confidence) on the probability of indices where the link is of another kind; zero where the
-        program proves the kind.
+        Upper bound (95 % confidence) on the prior probability of the region where the link is of another kind; zero if
+        the program of the link proves the kind.
     """
 
     outputs: int
@@ -66,7 +67,7 @@ class LinkKind(NamedTuple):
 
 @double_precision()
 def link_kind(model: ObservedLink) -> LinkKind:
-    """Return the kind of a model's link, examined at fixed places."""
+    """Return the kind of a model's link, examined at fixed points."""
     n = model.indices * model.tokens
     z = _places(n)
     J, y = model.differentials(z), model.values(z)
@@ -89,7 +90,7 @@ def link_kind(model: ObservedLink) -> LinkKind:
 
 
 def _places(n: int) -> np.ndarray:
-    """Return the indices (m, n) at which a link is examined, draws of the prior first."""
+    """Return the points z (m, n) at which a link of n indices is examined; the first _DRAWS are draws of the prior."""
     draws = sobol_normals(_DRAWS, n, streams.LINK_PROBES)
     single = draws[:_OTHERS].copy()
     which = np.arange(_OTHERS) % n
@@ -99,11 +100,11 @@ def _places(n: int) -> np.ndarray:
 
 
 def _generic_ranks(model: ObservedLink, z: np.ndarray, J: np.ndarray) -> np.ndarray:
-    """Return the ranks of differentials J (m, k, n), each the largest among all indices with the same branches.
+    """Return per point z (m, n) the largest rank of the differential among all points with the same branches, (m,).
 
-    On these indices the link is one analytic function, whose rank is constant except on a set of probability zero. A
-    smaller rank comes from rounding, as in the tails of tanh. Indices nearer to zero are therefore examined too; they
-    count for the branches that they share with the given indices.
+    J (m, k, n) are the differentials at z. On points with the same branches of the program the link is one analytic
+    function, whose rank is constant except on a set of probability zero. A smaller rank comes from rounding, as in the
+    tails of tanh. Points nearer to zero are therefore examined too. If branches are unknown, the ranks are those of J.
     """
     ranks = _ranks(J)
     if model.analytic:
@@ -120,21 +121,21 @@ def _generic_ranks(model: ObservedLink, z: np.ndarray, J: np.ndarray) -> np.ndar
 
 
 def _ranks(J: np.ndarray) -> np.ndarray:
-    """Return the ranks of matrices (m, k, n), independent of the lengths of their rows."""
+    """Return the ranks (m,) of matrices J (m, k, n), after scaling every row to length one."""
     length = np.sqrt((J**2).sum(2, keepdims=True))
     directions = J / np.where(length > 1e-290, length, np.inf)
     return (np.linalg.svd(directions, compute_uv=False) > 1e-7).sum(1)
 
 
 class Scales(NamedTuple):
-    """Sizes of differences of outputs, below which two outputs count as equal.
+    """Sizes from which the tolerances for equal outputs are made.
 
     Attributes
     ----------
     unit : array (k,)
-        Spread of each output, at most one.
+        Spread of each of the k outputs, at most one; tolerances for rounding are relative to it.
     hidden : float
-        Differences that the noise hides; zero without noise.
+        Largest difference that the noise hides, ``_HIDDEN`` of its standard deviation; zero without noise.
     """
 
     unit: np.ndarray
@@ -142,10 +143,10 @@ class Scales(NamedTuple):
 
 
 def _scales(model: ObservedLink, values: np.ndarray) -> Scales:
-    """Return the scales of outputs with many values (v, k).
+    """Return the scales of k outputs, from their values (v, k) at v draws.
 
-    Without noise every output has a unit of its own. With noise all outputs have the unit of the largest, and smaller
-    outputs are as visible where the noise is small.
+    Without noise :class:`ObservedLink` has divided every output by its own spread: all units are one. With noise it has
+    divided all by the largest spread; units are then measured here.
     """
     if model.noise == 0:
         return Scales(np.ones(values.shape[1]), 0.0)
@@ -164,7 +165,11 @@ def _affine_map(
     values: np.ndarray,
     scales: Scales,
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Return B and b if the link is B z + b at all places and draws, else None and None."""
+    """Return B (k, n) and b (k,) if the link is B z + b at all points, else None and None.
+
+    The points are z (m, n), with differentials J (m, k, n), outputs y (m, k) and ranks (m,), and ``draws`` (v, n), with
+    outputs ``values`` (v, k).
+    """
     matrix, offset = J[0], y[0] - J[0] @ z[0]
     bound = np.maximum(1e-10 * (scales.unit + np.abs(matrix).max(1)), scales.hidden)
     if not ranks.all() or (np.abs(J - matrix).max((0, 2)) > bound).any():
@@ -177,7 +182,7 @@ def _affine_map(
 
 
 def _is_affine_in(model: ObservedLink, i: int, z: np.ndarray, J: np.ndarray, y: np.ndarray, scales: Scales) -> bool:
-    """Return whether the link is affine in coordinate ``i`` at given values of the others."""
+    """Return whether the link, with outputs y (m, k) and differentials J (m, k, n) at z (m, n), is affine in z_i."""
     moved = z.copy()
     moved[:, i] = _FARTHEST * np.sin(np.arange(len(z)))  # any values
     column = model.differentials(moved)[:, :, i]
@@ -199,7 +204,7 @@ def _count_of_rows(values: np.ndarray) -> int:
 
 
 def _labels(values: np.ndarray) -> np.ndarray:
-    """Number the distinct values (v,): neighbours are equal up to a few units in their own last place."""
+    """Return the rank 0, 1, ... of each of the values (v,) among the distinct ones; see ``_ULPS`` for equal values."""
     order = np.argsort(values)
     low, high = values[order][:-1], values[order][1:]
     with np.errstate(invalid="ignore"):

@@ -1,4 +1,4 @@
-"""The channel of discrete outputs of two indices: the prior cut to the region where the link has the observed value.
+"""The channel of discrete outputs of two indices: the posterior is the prior cut to where the link equals the output.
 
 One index is integrated exactly along lines, between the points where the link jumps; the other by quadrature.
 """
@@ -15,9 +15,9 @@ from ..tools.line_intervals import member_intervals, places_on_line
 from ..tools.sample_moments import SampleMoments, weighted_moments
 from .link_channel import ROUNDING, LinkChannel
 
-#: Most places where the quadrature is split, and their largest distance from zero: no prior reaches further.
+#: Most places where the quadrature is split, and the largest |z| of such a place.
 _LARGEST_NUMBER_OF_CUTS, _FARTHEST = 24, 6.5
-#: Most intervals of a line on which a link has the same value.
+#: Most intervals of a line on which a link has the same value. Links that exceed a limit get random lines.
 _MOST_INTERVALS = 3
 _U, _U_WEIGHTS = np.polynomial.legendre.leggauss(48)
 
@@ -25,9 +25,10 @@ _U, _U_WEIGHTS = np.polynomial.legendre.leggauss(48)
 class PlaneChannel(LinkChannel):
     """Channel of two indices: exact along lines of one index, Gauss-Legendre quadrature over the other.
 
-    The quadrature is split where the pattern of values along the lines changes; these places do not depend on the prior
-    and are found once. Between them the integrand is smooth, up to square roots at the ends, which the substitution
-    u -> 3 u^2 - 2 u^3 removes.
+    The quadrature is split where the sequence of values along the lines changes. Between these places the integrand is
+    smooth, up to square roots at the ends, which the substitution u -> 3 u^2 - 2 u^3 removes.
+
+    ``free`` (0 or 1) is the index of the quadrature, ``cuts`` (c,) the values of this index at which it is split.
     """
 
     _line, _most = places_on_line(193), 2 * _MOST_INTERVALS
@@ -41,7 +42,7 @@ class PlaneChannel(LinkChannel):
 
     @classmethod
     def of(cls, model: ObservedLink) -> PlaneChannel | None:
-        """Return the channel of a link; None where its values change too often."""
+        """Return the channel whose quadrature has fewer cuts; None if the values of the link change too often."""
         cuts = {axis: found for axis in (0, 1) if (found := pattern_changes(model, axis)) is not None}
         free = min(cuts, key=lambda axis: len(cuts[axis]), default=None)
         return None if free is None else cls(model, free, cuts[free])
@@ -79,7 +80,7 @@ class PlaneChannel(LinkChannel):
 
 @double_precision()
 def pattern_changes(model: ObservedLink, axis: int) -> np.ndarray | None:
-    """Return where, along one index, the link's sequence of values along the other changes; None if too often."""
+    """Return values (c,) of z_axis at which the sequence of outputs along the other index changes; None: too many."""
     other = np.linspace(-9, 9, 601) + 0.00217
 
     def sequences(c: np.ndarray) -> list[np.ndarray]:
@@ -107,5 +108,5 @@ def pattern_changes(model: ObservedLink, axis: int) -> np.ndarray | None:
 
 
 def _without_repetitions(row: np.ndarray) -> np.ndarray:
-    """Return a sequence of m values (m, k) without those that equal the value before them."""
+    """Return the rows of an array (m, k) without those that equal the row before them."""
     return row[np.append(True, (row[1:] != row[:-1]).any(1))]

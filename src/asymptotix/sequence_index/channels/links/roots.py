@@ -19,14 +19,14 @@ from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
 from ..tools.small_matrices import cholesky, solve_lower
 from .link_channel import LinkChannel
 
-#: Starts, damped steps and undamped steps of the search for roots.
+#: Numbers of starts, damped steps and undamped steps of the search for roots. Fewer miss roots.
 _STARTS, _STEPS, _POLISH = 48, 20, 3
 #: Number of distinct roots whose mirror images are tried without damped steps.
 _MIRRORED = 16
 #: Starts and steps of a second search, for samples without a root in the first. These occur near folds of the link,
 #: where undamped steps only halve the distance.
 _MORE_STARTS, _MORE_STEPS, _MORE_POLISH = 384, 80, 40
-#: Share of an observed output below which its logarithm is cut off.
+#: Fraction of an observed output below which :func:`_nearly_log` is linear.
 _NEAR_ZERO = 1e-4
 
 
@@ -35,8 +35,8 @@ class RootChannel(LinkChannel):
 
     Damped Gauss-Newton searches begin at 48 starts around omega, then at the mirror images -z of the roots that were
     found (links with a sign symmetry have roots there, however small V is). Samples without a root are searched again
-    from 384 starts, half of them twice as far out, in outputs and in their logarithms: where an output saturates, least
-    squares of outputs end at points where it saturates less.
+    from 384 starts, half of them twice as far out. Half of these searches compare logarithms of outputs:
+    where an output saturates, least squares of outputs end at points where it saturates less.
     """
 
     description = "summation over roots found by Newton's method from 48 starts: the rank of the link is n = P M"
@@ -101,11 +101,11 @@ class RootChannel(LinkChannel):
 
 
 def _nearly_log(size: jax.Array, outputs: jax.Array) -> jax.Array:
-    """Return functions of outputs that are logarithmic except near zero: small outputs then count like others."""
+    """Return asinh(outputs / (1e-4 size)) (k,), logarithmic except near zero; ``size`` (k,) is |observation|."""
     return jnp.arcsinh(outputs / (_NEAR_ZERO * size + 1e-150))
 
 
 def _spread(count: int, n: int) -> np.ndarray:
-    """Return fixed normals (count, n) from a Sobol sequence."""
+    """Return fixed standard normals (count, n) from a Sobol sequence."""
     uniforms = sobol_uniforms(1 << (count - 1).bit_length(), n, streams.ROOT_STARTS)[:count]
     return ndtri(np.clip(uniforms, 1e-6, 1 - 1e-6))

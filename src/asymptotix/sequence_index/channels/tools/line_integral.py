@@ -92,7 +92,10 @@ def _halved(
     worth: jax.Array,
     place: int | jax.Array,
 ) -> Intervals:
-    """Put the left halves of the ``chosen`` cells in their place, the right ones at ``place``; only if ``worth``."""
+    """Return the cells with the ``chosen`` ones (positions) halved: left halves stay there, right ones go to ``place``.
+
+    Chosen cells that are not ``worth`` it (a mask) stay as they are.
+    """
     old = jax.tree.map(lambda x: x[chosen], cells)
     half = 0.5 * old.half
     first, second = f(old.centre - half, old.branch), f(old.centre + half, old.branch)
@@ -108,7 +111,7 @@ def _halved(
 
 
 def _height(cells: Intervals) -> jax.Array:
-    """Return how high f rises in a cell, by the parabola through its three values."""
+    """Return the largest value of f in every cell, estimated by the parabola through its three values."""
     bend, slope = 0.5 * (cells.left + cells.right) - cells.middle, 0.5 * (cells.right - cells.left)
     inside = (bend < 0) & (abs(slope) < -2 * bend)
     vertex = cells.middle - slope**2 / (4 * jnp.where(inside, bend, -1.0))
@@ -117,7 +120,7 @@ def _height(cells: Intervals) -> jax.Array:
 
 
 def _urgency(cells: Intervals) -> jax.Array:
-    """Return the log-mass of cells to be halved, -inf for cells that are resolved or of negligible mass."""
+    """Return the log-mass of every cell, -inf for cells that need no halving: resolved, or of negligible mass."""
     height = _height(cells)
     variation = height - jnp.minimum(cells.middle, jnp.minimum(cells.left, cells.right))
     mass = height + jnp.log(cells.half)

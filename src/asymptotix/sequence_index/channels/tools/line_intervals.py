@@ -19,7 +19,7 @@ def places_on_line(count: int) -> np.ndarray:
 
 
 def first_places(flags: jax.Array, order: np.ndarray, most: int) -> tuple[jax.Array, jax.Array]:
-    """Return the places (most,) of the flags that are set, of least ``order`` first, and which of them exist.
+    """Return the positions (most,) of set flags, those of least ``order`` first, and a mask of those that exist.
 
     Maxima are taken one after the other, because sorts and cumulative sums take many times as long.
     """
@@ -44,7 +44,7 @@ def sorted_few(x: jax.Array) -> jax.Array:
 def member_intervals(
     member: Callable[[jax.Array], jax.Array], nodes: np.ndarray, most: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return log-mass, mean and variance of N(0, 1) on each of ``most`` + 1 intervals where ``member(s)`` holds.
+    """Return log-mass, mean and variance, each (most + 1,), of N(0, 1) on the intervals where ``member(s)`` holds.
 
     The grid ``nodes`` and bisection give the ends; intervals on which ``member`` is false have log-mass -inf.
     """

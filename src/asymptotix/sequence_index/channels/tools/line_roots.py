@@ -23,7 +23,7 @@ def line_roots(
     affine: bool,
     branch: Callable[[jax.Array], jax.Array] | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return roots of a function of one variable between increasing points ``line``, and which of them exist.
+    """Return roots of a function of one number between increasing points ``line``, and a mask of those that exist.
 
     A cell in which the slope changes its sign and the function does not is split at its extremum, because two roots may
     hide in it. If a line has more roots than there is room for, the roots nearest to its middle are found.
@@ -31,6 +31,7 @@ def line_roots(
     Parameters
     ----------
     residual : callable
+        The function.
     line : array (m,)
     affine : bool
         Whether the function is affine.
@@ -57,7 +58,7 @@ def line_roots(
 
 
 def _with_changes(branch: Callable[[jax.Array], jax.Array], line: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the points of a line and of both sides of changes of branch, and which cells have one branch."""
+    """Return the points of a line and both sides of changes of branch, sorted, and a mask of cells with one branch."""
 
     def halve(_: object, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         a, b = ends

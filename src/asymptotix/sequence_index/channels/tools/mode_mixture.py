@@ -33,7 +33,7 @@ class Mixture(NamedTuple):
     factors: jax.Array
 
     def draw(self, normals: list[jax.Array]) -> list[jax.Array]:
-        """Return draws, a list of d coordinates, from standard normals, a list of d arrays; components take turns."""
+        """Return draws as a list of d arrays, from d arrays of standard normals; draw i is of component i mod K."""
         d, parts = len(normals), len(self.centres)
         part = np.arange(len(normals[0])) % parts
         C, m = self.factors[part], self.centres[part]
@@ -43,7 +43,7 @@ class Mixture(NamedTuple):
         return [x[i] + m[:, i] for i in range(d)]
 
     def log_ratio(self, x: list[jax.Array]) -> jax.Array:
-        """Return log q(x) - log N(x; 0, I) of points, given as a list of coordinates."""
+        """Return log q(x) - log N(x; 0, I) of points x, a list of d arrays of coordinates; q is this mixture."""
         d, C = len(x), self.factors[..., None]
         away = [x[i] - self.centres[:, i, None] for i in range(d)]
         square = sum((sum((C[:, j, i] * away[j] for j in range(i, d)), 0.0) ** 2 for i in range(d)), 0.0)
@@ -71,6 +71,8 @@ def modes(
         f, a function of a point (d,) and its choice that returns an array (k,).
     choices : array (K,)
         Second argument of f, one per point.
+    steps : int
+        Number of damped Gauss-Newton steps.
     """
 
     def normal_equations(x: jax.Array, choice: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -19,9 +19,10 @@ _SLOWER, _SIGNIFICANT = 0.03, 5.0
 
 
 def last_recovered(J: np.ndarray, rank: float) -> tuple[int, float]:
-    """Return how many directions are recovered last, and the rank of differentials J (m, k, P, M) on them.
+    """Return how many directions are recovered last, and the mean rank of differentials J (m, k, P, M) on them.
 
-    Directions that fall behind by less than a few percent per iteration count as equally fast.
+    ``rank`` is the mean rank of J on all P directions. Directions that fall behind by less than 3 % per
+    iteration count as equally fast.
     """
     P = J.shape[2]
     V = np.eye(P)

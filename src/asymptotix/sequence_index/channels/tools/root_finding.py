@@ -44,14 +44,17 @@ def monotone_root(
 def gauss_newton(
     phi: Callable[[jax.Array], jax.Array], y: jax.Array, x: jax.Array, steps: int, polish: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the :func:`polished` point of :func:`least_residual`, and whether it is a root of phi(x) = y."""
+    """Return the point x after damped ``steps`` and undamped ``polish`` steps, and whether it is a root of phi(x) = y.
+
+    See :func:`least_residual` and :func:`polished`.
+    """
     return polished(phi, y, least_residual(phi, y, x, steps), polish)
 
 
 def least_residual(
     phi: Callable[[jax.Array], jax.Array], y: jax.Array, x: jax.Array, steps: int, longest: float = 2.0
 ) -> jax.Array:
-    """Return the end of damped least squares (Levenberg-Marquardt) for phi(x) = y."""
+    """Return x (n,) after damped least-squares steps (Levenberg-Marquardt) of length <= ``longest`` for phi(x) = y."""
 
     def damped(
         state: tuple[jax.Array, jax.Array, jax.Array], _: object
@@ -74,7 +77,7 @@ def least_residual(
 def polished(
     phi: Callable[[jax.Array], jax.Array], y: jax.Array, x: jax.Array, steps: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the end of undamped steps that stay close to x, and whether it is a root of phi(x) = y.
+    """Return x (n,) after undamped least-squares steps shorter than 0.1, and whether it is a root of phi(x) = y.
 
     A root meets three conditions. Every residual is small relative to its own output, up to the rounding of y to single
     precision, or to the slope of that output. The last step is small: near a fold of phi, points that are no roots have
@@ -97,7 +100,7 @@ def polished(
 
 
 def repeated(x: jax.Array, ok: jax.Array) -> jax.Array:
-    """Return which of the points x (m, n) repeat an earlier point that is ``ok``."""
+    """Return a mask (m,) of the points x (m, n) that repeat an earlier point of the mask ``ok`` (m,)."""
     distance = jnp.abs(x[:, None] - x[None]).max(-1)
     earlier = np.tri(len(x), k=-1, dtype=bool)
     return ((distance < _SAME * (1 + jnp.abs(x).max(-1)[:, None])) & ok[None] & earlier).any(1)

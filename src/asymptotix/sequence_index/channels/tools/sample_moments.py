@@ -26,7 +26,7 @@ class SampleMoments(NamedTuple):
 
 
 def weighted_moments(log_weights: jax.Array, x: Array, extra: jax.Array | None = None) -> SampleMoments:
-    """Return moments of weighted points x (m, n); log-weights may be -inf, ``extra`` (m, n) are variances of points."""
+    """Return moments of points x (m, n) with log-weights (m,), which may be -inf, and variances ``extra`` (m, n)."""
     top = jnp.max(log_weights)
     weights = jnp.exp(log_weights - jnp.where(jnp.isfinite(top), top, 0.0))
     total = weights.sum()

@@ -21,7 +21,7 @@ _CALLS = ("jit", "pjit")
 
 
 def unrolled(function: Callable[[Any], jax.Array]) -> Callable[[Array], jax.Array]:
-    """Return a function of one array with unrolled sums; the function itself if it has loops or custom derivatives."""
+    """Return the function with unrolled sums, products and extrema, unchanged if it has loops or custom derivatives."""
 
     def evaluated(x: Array) -> jax.Array:
         closed = jax.make_jaxpr(function)(x)

@@ -1,8 +1,8 @@
-"""Draws of several fields grouped by their outputs, and averages of products of conditional means from them.
+"""Draws grouped by their outputs, and averages of products of conditional means E[c|y] of columns c.
 
-If the output is one number, draws are sorted and grouped in windows. Several numbers are divided by trees, whose leaves
-smooth more than windows do. Discrete outputs are grouped by value; rare values may have no draws. In the last two cases
-averages have a bias, which is estimated by a comparison of all draws with a quarter of them.
+If the output is one number, draws are sorted and grouped in windows. Draws with several outputs are divided by trees.
+Discrete outputs are grouped by value. In the last two cases averages have a bias, which is estimated by a comparison of
+all draws with a quarter of them.
 """
 
 from __future__ import annotations
@@ -11,25 +11,31 @@ from typing import Protocol
 
 import numpy as np
 
-#: Average number of draws in a leaf. With fewer their weighted means have a bias, with more tables are too smooth.
+#: Average number of draws in a leaf of a tree. With fewer their means have a bias, with more they are too smooth.
 _IN_LEAF = 2**5
-#: Exponents with which the bias falls with the number of draws. For leaves the first is divided by the number of
-#: outputs: approximately, more if all is smooth, less if links are singular. The second holds for rare discrete values.
+#: Exponents with which the bias falls with the number of draws: for leaves (divided by the number of outputs;
+#: approximate, larger for smooth links, smaller for singular ones), and for rare discrete values.
 _RATE, _RATE_OF_VALUES = 1.7, 1.8
 #: Number of decimals up to which discrete outputs count as equal.
 _DIGITS = 9
 
 
 class ByOutput(Protocol):
-    """Draws of f fields, in three lists of N each, grouped by similar outputs."""
+    """Draws for each of f fields omega, in three independent lists of N draws, grouped by similar outputs."""
 
     def products(self, columns: np.ndarray) -> np.ndarray:
-        """Return average products (C, C) of conditional means of columns (f, lists, N, C), summed over the fields."""
+        """Return averages (C, C) of products of conditional means, given the output, summed over the f fields.
+
+        ``columns`` (f, lists, N, C) are the C values of every draw whose conditional means are multiplied.
+        """
         ...
 
 
 class SortedDraws(ByOutput):
-    """Draws sorted by one output y (f, lists, N), in windows of neighbours that begin and end at ``edges``."""
+    """Draws with weights and one output y (f, lists, N), sorted by y and grouped in windows of neighbours.
+
+    ``edges`` (w + 1,) are the positions in sorted order where the w windows begin and end.
+    """
 
     def __init__(self, y: np.ndarray, weights: np.ndarray, edges: np.ndarray) -> None:
         self._y, self._order, self._weights, self._edges = y, np.argsort(y, axis=-1), weights, edges
@@ -41,7 +47,10 @@ class SortedDraws(ByOutput):
 
 
 class DrawsInCells(ByOutput):
-    """Draws with outputs y (f, lists, k, N) in ``count`` cells (f, trees, lists, N) of similar outputs."""
+    """Draws with weights (f, lists, N) and k outputs y (f, lists, k, N), grouped in ``count`` cells of similar outputs.
+
+    ``cells`` (f, trees, lists, N) are cell numbers in each of three divisions, one made from each list.
+    """
 
     def __init__(self, y: np.ndarray, weights: np.ndarray, cells: np.ndarray, count: int) -> None:
         self._y, self._weights, self._cells, self._count = y, weights, cells, count
@@ -53,7 +62,10 @@ class DrawsInCells(ByOutput):
 
 
 class CorrectedDraws(ByOutput):
-    """Averages of all draws, plus ``beyond`` times their difference from the averages of a quarter of the draws."""
+    """Averages of all draws, extrapolated to more draws.
+
+    To them ``beyond`` times their difference from the averages of a quarter of the draws is added.
+    """
 
     def __init__(self, all_draws: DrawsInCells, quarter: DrawsInCells, beyond: float) -> None:
         self._all, self._quarter, self._beyond = all_draws, quarter, beyond
@@ -68,7 +80,10 @@ class CorrectedDraws(ByOutput):
 
 
 def divided_draws(y: np.ndarray, weights: np.ndarray, seed: tuple[int, ...]) -> CorrectedDraws:
-    """Return draws grouped by k outputs y (f, lists, k, N), with trees cut at random places from ``seed``."""
+    """Return draws with weights (f, lists, N) grouped by k outputs y (f, lists, k, N), in leaves of random trees.
+
+    ``seed`` sets the random cuts of the trees.
+    """
 
     def in_leaves(y: np.ndarray, weights: np.ndarray) -> DrawsInCells:
         from .output_trees import leaves
@@ -82,7 +97,7 @@ def divided_draws(y: np.ndarray, weights: np.ndarray, seed: tuple[int, ...]) -> 
 
 
 def labelled_draws(y: np.ndarray, weights: np.ndarray) -> CorrectedDraws:
-    """Return draws grouped by the values of discrete outputs y (f, lists, k, N)."""
+    """Return draws with weights (f, lists, N) grouped by the values of k discrete outputs y (f, lists, k, N)."""
     # The label is a sum with random weights: equal for equal outputs, almost surely different for others.
     rounded = np.round(y / (1 + abs(y)), _DIGITS)
     label = np.round((rounded * np.random.default_rng(0).uniform(1, 2, (y.shape[2], 1))).sum(2), _DIGITS)
@@ -98,7 +113,7 @@ def labelled_draws(y: np.ndarray, weights: np.ndarray) -> CorrectedDraws:
 
 
 def _quarter(values: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Return a quarter of the draws along an axis, equally many from each half of them."""
+    """Return a quarter of the draws along an axis of ``values``, equally many from each half."""
     N = values.shape[axis]
     first, second = (np.take(values, range(start, start + N // 8), axis) for start in (0, N // 2))
     return np.concatenate([first, second], axis)

@@ -1,8 +1,8 @@
 """Averages of products of conditional means, from lists of draws in cells of similar outputs; compiled with numba.
 
-Every list gives a table of E[c|y]: in each cell a linear function of y, fitted to the draws in the cell. Without y
-(k = 0) a cell is a discrete output, and its table is the mean. Each of three independent lists gives the nodes at which
-the tables a and b of the other two are evaluated; see :mod:`sorted_kernel` for the average.
+Every list gives a table of E[c|y]: in each cell a linear function of the k outputs y, fitted to the draws in the cell.
+With k = 0 a cell is a discrete output, and its table is the mean. Each of three independent lists gives the nodes at
+which the tables of the other two are evaluated; see :mod:`sorted_kernel` for the average.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _RIDGE = 1e-3
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
 def products(y: np.ndarray, cells: np.ndarray, count: int, columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the sum over fields of the average products (C, C), which are not symmetric.
+    """Return averages (C, C) of products of conditional means of the columns, summed over fields; not symmetrised.
 
     Parameters
     ----------
@@ -53,7 +53,11 @@ def products(y: np.ndarray, cells: np.ndarray, count: int, columns: np.ndarray, 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
 def _fit(y, cells, columns, weights, boxes, tables) -> None:
-    """Write smallest, mean and largest outputs (3, k) of every cell, and means and slopes (1 + k, C) of the columns."""
+    """Fit every cell of one list: write output ranges to ``boxes`` and linear functions to ``tables``.
+
+    ``boxes`` (count, 3, k): smallest, mean and largest outputs. ``tables`` (count, 1 + k, C): means of the columns
+    (N, C), and their slopes in the outputs y (k, N). ``cells`` (N,) are the draws' cells.
+    """
     count, _, k = boxes.shape
     C, mass, covariances = columns.shape[1], np.zeros(count), np.zeros((count, k, k))
     boxes[:, 0], boxes[:, 1], boxes[:, 2], tables[:] = np.inf, 0.0, -np.inf, 0.0
@@ -87,7 +91,7 @@ def _fit(y, cells, columns, weights, boxes, tables) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
 def _solve(matrix, right) -> None:
-    """Replace right-hand sides (k, C) of a positive system by its solutions; a call of LAPACK would take longer."""
+    """Replace ``right`` (k, C) by the solution x of matrix x = right; ``matrix`` (k, k) is overwritten."""
     k, C = right.shape
     for i in range(k):
         for j in range(i + 1, k):
@@ -105,7 +109,10 @@ def _solve(matrix, right) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
 def _look_up(y, cells, boxes, tables, result) -> None:
-    """Write a table's values (N, C) at outputs (k, N): linear in a cell, constant beyond its extreme outputs."""
+    """Write the values of a table at outputs y (k, N) in ``cells`` (N,) to ``result`` (N, C).
+
+    They are linear in a cell, and constant beyond its extreme outputs; ``boxes`` and ``tables`` come from ``_fit``.
+    """
     k, C = len(y), result.shape[1]
     for draw in range(len(cells)):
         cell = cells[draw]

@@ -1,9 +1,9 @@
-"""E log Z_out for averages from sorted draws: its value at zero overlap, and its increase along a path of overlaps.
+"""E log Z_out without posteriors: its value at zero overlap, and its increase along a path of overlaps Q.
 
-If all fields vanish Z_out is the density of the output, and the mean of its logarithm is minus the entropy of the
-output. The entropy follows from the distances of drawn outputs to their nearest neighbours (Kozachenko and Leonenko,
-Probl. Inf. Transm. 23, 95 (1987)), or from the frequencies of discrete values. Along the path
-d E log Z_out = Tr(E[g g^T] dQ)/2.
+At zero overlap Z_out is the density of the output, and the mean of its logarithm is minus the entropy of the output.
+The entropy follows from the distances of drawn outputs to their nearest neighbours (Kozachenko and Leonenko, Probl.
+Inf. Transm. 23, 95 (1987)), or from the frequencies of discrete values. Along the path
+d E log Z_out = Tr(E[g g^T] dQ)/2, with g the score of a sample.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from ... import streams
 from ...channels.links.link_channel import LinkChannel
 from ...channels.protocol import Averager
 
-#: Number of independent draws in each row. Points of a net would not do: their distances do not show their density.
+#: Number of independent draws per randomisation. Points of a net would not do: their distances are too regular.
 _DRAWS = 2**15
-#: Ranks of the two neighbours. The nearer one gives the entropy, the further one the effect of the density's slope and
-#: curvature on it.
+#: The 4th nearest neighbour gives the entropy; the 16th gives its error by slope and curvature of the density.
 _NEAR, _FAR = 4, 16
-#: Largest dimension of outputs without noise, and with noise. Densities without noise may be singular, and in many
-#: dimensions neighbours are too far away to show the density.
+#: Largest dimension of outputs without noise, and with noise, for this entropy. Densities without noise may be
+#: singular, and in many dimensions neighbours are too far away to show the density.
 _MOST, _MOST_NOISY = 2, 3
-#: Largest difference of the entropies from both neighbours. If it is larger there are too few draws, for example around
-#: a surface that the noise hardly leaves.
+#: Largest difference of the entropies from the two neighbours. If it is larger there are too few draws, and the entropy
+#: is not used.
 _APART = 0.02
-#: Quadrature nodes of the path from zero overlap, and their number if a variance at its end is below the last value.
+#: Number of quadrature nodes on the path from zero overlap, and their number if a variance at its end is at most the
+#: third value.
 _STEPS, _MORE_STEPS, _SMALL_VARIANCE = 6, 10, 1e-3
 
 
 class Evidence(NamedTuple):
-    """E log Z_out, one row per randomisation, and the systematic error that all rows share."""
+    """E log Z_out of every randomisation (R,), and the systematic error that they share."""
 
     rows: np.ndarray
     error: float
 
 
 def evidence_at_zero(channel: LinkChannel, rows: int) -> Evidence | None:
-    """Return E log Z_out at zero overlap; None if draws of outputs do not determine it."""
+    """Return E log Z_out at zero overlap from ``rows`` randomisations; None if draws of outputs do not determine it."""
     dimension = channel.noises or int(channel.outputs)
     if dimension > (_MOST_NOISY if channel.noises else _MOST):
         return None
@@ -57,7 +57,10 @@ def evidence_at_zero(channel: LinkChannel, rows: int) -> Evidence | None:
 
 
 def _of_draws(channel: LinkChannel, dimension: int, row: int) -> tuple[float, float]:
-    """Return minus the entropy of the output, from the nearer and from the further neighbours of draws."""
+    """Return minus the entropy of outputs of a given ``dimension``, from near and from far neighbours of draws.
+
+    ``row`` is the number of the randomisation. Dimension 0 means discrete outputs, where both are the same.
+    """
     rng = np.random.default_rng((streams.OUTPUT_ENTROPY, row))
     Z = rng.standard_normal((_DRAWS, channel.indices, channel.tokens))
     y = np.asarray(channel.observe(Z, rng.standard_normal((_DRAWS, channel.noises))), float)
@@ -74,7 +77,7 @@ def _of_draws(channel: LinkChannel, dimension: int, row: int) -> tuple[float, fl
 
 
 def _distances(y: np.ndarray) -> np.ndarray:
-    """Return the distances of every draw to its two neighbours (n, 2); all nan if several draws coincide."""
+    """Return the distances (n, 2) of draws y (n, k) to their 4th and 16th neighbours; all nan if draws coincide."""
     from scipy.spatial import KDTree
 
     found = np.asarray(KDTree(y).query(y, k=1 + _FAR)[0])[:, [_NEAR, _FAR]]
@@ -82,16 +85,15 @@ def _distances(y: np.ndarray) -> np.ndarray:
 
 
 def _of_counts(y: np.ndarray) -> float:
-    """Return the mean log frequency of k values in n draws, less its bias (k - 1)/(2 n), due to rare values."""
+    """Return the mean log frequency of the k values in n draws y (n, .), minus its bias (k - 1)/(2 n)."""
     counts = np.unique(np.round(y, 9), axis=0, return_counts=True)[1]
     return float((counts * np.log(counts / len(y))).sum() / len(y) - 0.5 * (len(counts) - 1) / len(y))
 
 
 def evidence_gained(average: Averager, V: np.ndarray) -> np.ndarray:
-    """Return E log Z_out at overlap I - V minus its value at zero overlap, one row per randomisation.
+    """Return E log Z_out (R,) at overlap I - V minus its value at zero overlap, per randomisation.
 
-    On the path every principal variance is a power of its last value, because near full overlap E[g g^T] is of the
-    order of the inverse variance.
+    The path of integration is V^s with 0 < s < 1.
     """
     values, axes = np.linalg.eigh(V)
     logs = np.log(values)

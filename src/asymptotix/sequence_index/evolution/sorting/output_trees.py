@@ -1,7 +1,7 @@
-"""Cells of draws with similar outputs of several numbers: the leaves of trees; compiled with numba.
+"""Cells of draws with similar outputs of several numbers: the leaves of binary trees; compiled with numba.
 
-A tree divides the draws of one list, at every node along one output, until few are left. Draws of other lists are then
-sorted into its leaves. Cuts are random, so that the smoothing errors of different trees have little in common.
+A tree cuts the draws of one list in two at every node, along one output. Draws of other lists are then sorted into its
+leaves. Cuts are random, so that the smoothing errors of different trees have little in common.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-#: Smallest share of the draws of a node that lie before its cut, and the width of the range of this share.
+#: Smallest share of the draws of a node that lie below its cut, and width of the range of this random share.
 _SHARE, _MORE = 0.35, 0.3
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def leaves(y: np.ndarray, cuts: np.ndarray) -> np.ndarray:
-    """Return the leaves (fields, trees, lists, N): ``[f, a, b]`` are those of list b's draws in the tree of list a.
+    """Return leaf numbers (fields, trees, lists, N): ``[f, a, b]`` are those of list b's draws in the tree of list a.
 
     Parameters
     ----------
@@ -39,7 +39,10 @@ def leaves(y: np.ndarray, cuts: np.ndarray) -> np.ndarray:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _divide(y, cuts, axes, values, found) -> None:
-    """Write the axes and values of the cuts of a tree, and the leaves of its own draws."""
+    """Build a tree on draws y (k, N): write the output and value of every cut, and the leaf of every draw.
+
+    They go to ``axes`` (nodes,), ``values`` (nodes,) and ``found`` (N,); ``cuts`` (nodes, 2) are uniform numbers.
+    """
     k, N = y.shape
     nodes, places = len(cuts), np.arange(N)
     low, high = np.zeros(2 * nodes + 1, np.int64), np.zeros(2 * nodes + 1, np.int64)
@@ -61,7 +64,10 @@ def _divide(y, cuts, axes, values, found) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _select(places, values, low, high, middle) -> None:
-    """Reorder places from low to high so that no value before ``middle`` is larger than any after it."""
+    """Reorder ``places[low:high]`` so that no value before position ``middle`` exceeds any value from it on.
+
+    The value of a place p is ``values[p]``.
+    """
     high -= 1
     while low < high:
         pivot = values[places[(low + high) // 2]]
@@ -84,7 +90,7 @@ def _select(places, values, low, high, middle) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _lead(y, axes, values, found) -> None:
-    """Write the leaves of draws that were not used for the cuts."""
+    """Write the leaves of draws y (k, N) of another list to ``found`` (N,), by a tree's ``axes`` and ``values``."""
     nodes = len(axes)
     for draw in range(len(found)):
         node = 0

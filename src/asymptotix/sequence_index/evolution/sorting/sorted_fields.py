@@ -1,10 +1,10 @@
 """Averages at any overlap without posteriors, for outputs of few numbers: from draws grouped by their output.
 
-Given a field omega, indices are z = omega + V^{1/2} u with u standard normal. Up to factors V^{-1/2}, g and G are the
-means of u and u u^T - 1 over the u with the same output (G only where g vanishes: in directions that have no overlap
-and do not start by themselves). Such means are estimated by means over neighbours among draws of u sorted by their
-output; see :mod:`sorted_kernel`, and :mod:`by_output` for several numbers. Only values of a link are needed. All draws
-and fields stay the same at every overlap.
+Given a field omega, indices are z = omega + V^{1/2} u with u standard normal. Up to factors V^{-1/2}, the score g and
+its Jacobian G are the means of u and u u^T - 1 over the u with the same output (G only where g vanishes: in directions
+without overlap that are not learned at any alpha). Such means are estimated by means over neighbours among draws of u
+sorted by their output; see :mod:`sorted_kernel`, and :mod:`by_output` for several numbers. Only values of a link are
+needed. All draws and fields stay the same at every overlap.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from .by_output import ByOutput, CorrectedDraws, SortedDraws, divided_draws, lab
 from .evidence import Evidence, evidence_at_zero, evidence_gained
 from .sorted_outputs import window_edges
 
-#: Numbers of fields per randomisation, of draws in each list of a field, of lists, and of randomisations.
+#: Numbers of fields per randomisation, of draws in each list of a field, of lists of a field, and of randomisations.
 _FIELDS, _DRAWS, _LISTS, _RANDOMISATIONS = 2**6, 2**10, 3, 8
-#: For the dynamics: fields of its one randomisation, and draws in a list, doubled for more than two outputs. Third:
-#: draws in a list for reported numbers.
+#: Number of fields in the one randomisation of the dynamics; number of draws in its lists, doubled for more than two
+#: outputs; number of draws in a list for reported numbers.
 _FEW_FIELDS, _FEW_DRAWS, _MANY_DRAWS = 2**7, 2**9, 2**12
 #: Relative bias of averages from ``_MANY_DRAWS`` draws sorted by one output, measured against quadratures and longer
 #: lists. It is inversely proportional to the number of draws.
 _ACCURACY = 3e-4
-#: Smallest number of parts of a sequence of draws that are taken in random order.
+#: Smallest number of parts of a sequence of draws, in random order. With fewer, errors of lists would correlate.
 _SHUFFLED = 2**6
 #: Number of fields that a thread processes at a time.
 _AT_ONCE = 2**5
@@ -46,19 +46,19 @@ _MOST_BLOCKS, _KEPT = 16, 2
 #: Increase of E|u|^2 in the wider half of the draws. Without it extreme outputs, where G is large, would have too few
 #: neighbours.
 _WIDER = 4.0
-#: At zero overlap, where one field suffices: largest factor by which lists are longer, and largest product of this
+#: At zero overlap, where one field suffices: largest factor by which its lists are longer, and largest product of this
 #: factor and the number of averaged columns, which bounds the memory.
 _LONGER_AT_ZERO, _COLUMNS_AT_ZERO = 2**4, 2**8
 #: Number of draws for the axes of the outputs; variance above which an axis counts, if every output has variance one;
-#: and smallest variance below which principal axes replace the outputs, because these are too similar.
+#: and smallest principal variance up to which principal axes replace the outputs, because these are too similar.
 _SEEN, _VARIES, _ALIKE = 2**10, 1e-9, 1e-2
-#: Smallest and largest size of windows of neighbours and their share, see :func:`window_edges`. In smaller windows the
-#: weighted means of few draws have a bias, with larger ones tables are too smooth.
+#: As in :func:`window_edges`: smallest, largest and share. In smaller windows the weighted means have a bias, in larger
+#: ones they are too smooth.
 _WINDOWS = 4, 32, 1
 
 
 class SortedAverager(Averager):
-    """Averages over fields, and over the draws of each field.
+    """Averages over data from fields omega, and from draws of indices given each field, without posteriors.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class SortedAverager(Averager):
     randomisations : int
     seed : int
     block : int
-        Part of the long sequences of fields and draws that is used.
+        Number of the part of the long sequences of fields and draws that is used.
     """
 
     stochastic = True
@@ -92,7 +92,10 @@ class SortedAverager(Averager):
 
     @cached_property
     def accuracy(self) -> float:
-        """Relative systematic error of E[g g^T]; if corrected, of its trace at half overlap on one randomisation."""
+        """Relative systematic error of E[g g^T] (g: score).
+
+        If a bias is corrected, it is half the effect of this on the trace at overlap I/2, on one randomisation.
+        """
         if self.uncorrected is None:
             return _ACCURACY * _MANY_DRAWS / self._draws
         one = SortedAverager(self.channel, self._fields, self._draws, 1, self._seed)
@@ -107,7 +110,7 @@ class SortedAverager(Averager):
 
     @cached_property
     def _normals(self) -> list[_Normals]:
-        """Fields and draws of all randomisations in order, each cut into equally many parts."""
+        """Fields and draws of all randomisations in order, each in equally many parts of at most 32 fields."""
         drawn = in_threads(self._drawn, range(self._randomisations), first_alone=False)
         return [
             _Normals(*(one[start : start + _AT_ONCE] for one in normals))
@@ -116,7 +119,7 @@ class SortedAverager(Averager):
         ]
 
     def _drawn(self, r: int) -> _Normals:
-        """Return the fields and draws of one randomisation."""
+        """Return the fields and draws of randomisation number r."""
         P, M, noises = self.channel.indices, self.channel.tokens, self.channel.noises
         fields = ndtri(sobol_uniforms(self._fields, P * M, (self._seed, r), block=self._block))
         lists = [self._list((self._seed, r, n), P * M + noises) for n in range(1, 1 + _LISTS)]
@@ -130,11 +133,7 @@ class SortedAverager(Averager):
         return _Normals(fields.reshape(-1, P, M), *(one.astype(np.float32) for one in of_draws))
 
     def _list(self, seed: tuple[int, ...], dim: int) -> np.ndarray:
-        """Return normals (f, N, dim), one list of draws per field: parts of a long sequence in random order.
-
-        All parts of a sequence differ from a mean by similar errors, with signs that are the same in every sequence.
-        In the order of the sequences products of errors of two lists would not average out.
-        """
+        """Return normals (f, N, dim), one list of N draws per field: parts of a long sequence in random order."""
         group = max(self._fields, _SHUFFLED)
         number, first = divmod(self._block * self._fields, group)
         order = np.random.default_rng((*seed, number)).permutation(group)[first : first + self._fields]
@@ -144,7 +143,10 @@ class SortedAverager(Averager):
         return ndtri([sobol_uniforms(self._draws, dim, seed, block=number * group + part) for part in order])
 
     def _by_output(self, V: np.ndarray) -> list[ByOutput]:
-        """Return the draws at overlap I - V grouped by their outputs, in parts. The last result is kept."""
+        """Return the draws at overlap I - V grouped by their outputs, one item per part of the fields.
+
+        The last result is kept.
+        """
         where, kept = self._last
         if where != V.tobytes():
             kept = in_threads(lambda part: self._brought_together(part, V), range(len(self._normals)))
@@ -161,7 +163,7 @@ class SortedAverager(Averager):
         return divided_draws(y, weights, (self._seed, self._block, part))
 
     def _observed(self, normals: _Normals, V: np.ndarray) -> np.ndarray:
-        """Return the outputs (f, lists, k, N) along their axes."""
+        """Return the outputs (f, lists, k, N) of all draws at overlap I - V, along their k axes."""
         P, M = self.channel.indices, self.channel.tokens
         omega = mixed_rows(psd_sqrt(np.eye(P) - V, scale=1.0), normals.fields)
         Z = omega[:, None, None] + mixed_rows(psd_sqrt(V), normals.u.reshape(-1, P, M)).reshape(normals.u.shape)
@@ -171,9 +173,10 @@ class SortedAverager(Averager):
         return np.ascontiguousarray(y.reshape(*shape, -1).swapaxes(2, 3))
 
     def _products(self, V: np.ndarray, along: np.ndarray, squares: bool) -> np.ndarray:
-        """Return averages of products (R, C, C) of conditional means, given the output, of v = ``along`` (d, P) u.
+        """Return averages (R, C, C) of products of conditional means, given the output, of C columns.
 
-        With ``squares``, products of the components of v, less their means, follow the components as further columns.
+        The columns are the components of v = ``along`` u with ``along`` (d, P) and u (P, M) the draws. With ``squares``
+        products of two components, minus their means, follow as further columns.
         """
         return self._averaged(V, lambda together, u: together.products(_columns(u, along, squares)))
 
@@ -188,7 +191,7 @@ class SortedAverager(Averager):
         found = self._products(V, np.linalg.inv(psd_sqrt(V)), squares=False)
         moments = np.einsum("rpmqm->rpq", found.reshape(-1, P, M, P, M))
         moments = self._symmetry.of(V).averaged(moments * self.channel.overlap_mask)
-        # Evidence and curvatures would need posteriors; they are not used here.
+        # Evidence and curvatures would need posteriors.
         return Averages(moments, np.full(len(moments), np.nan), np.full((len(moments), P), np.nan))
 
     def moments_and_operators(
@@ -207,7 +210,7 @@ class SortedAverager(Averager):
 
 
 class _Uncorrected(SortedAverager):
-    """The averages of another :class:`SortedAverager`, from all of its draws, without the correction of their bias."""
+    """The averages of the :class:`SortedAverager` ``corrected``, from all its draws, without correction of the bias."""
 
     def __init__(self, corrected: SortedAverager) -> None:
         self._corrected, self.uncorrected = corrected, None
@@ -222,7 +225,10 @@ class _Uncorrected(SortedAverager):
 
 
 class SortedNodes(Nodes):
-    """Nodes that are fields omega and draws sorted by output, instead of observations and their posteriors."""
+    """Nodes that are fields omega and draws sorted by output, instead of observations and their posteriors.
+
+    ``few`` is the number of fields for the dynamics.
+    """
 
     channel: LinkChannel
 
@@ -309,7 +315,10 @@ class SortedNodes(Nodes):
 
 
 class _Normals(NamedTuple):
-    """Fields omega (f, P, M) before scaling; draws u (f, lists, N, P, M), their noise (..., noises) and weights."""
+    """Normals of fields (f, P, M) and of draws u (f, lists, N, P, M), observation noise and weights of the draws.
+
+    Shapes of noise and weights: (f, lists, N, noises), (f, lists, N).
+    """
 
     fields: np.ndarray
     u: np.ndarray
@@ -318,13 +327,13 @@ class _Normals(NamedTuple):
 
 
 def is_discrete(channel: LinkChannel) -> bool:
-    """Whether the outputs take few values only."""
+    """Whether the outputs are discrete and without noise, so that they take few values only."""
     return channel.outputs == 0 and channel.noises == 0
 
 
 @lru_cache(maxsize=64)
 def output_axes(channel: LinkChannel) -> np.ndarray:
-    """Return axes (k, r) along which the outputs vary: their own, or principal axes if outputs are nearly dependent."""
+    """Return r axes (k, r) along which the k outputs vary: the unit matrix, or principal axes if nearly dependent."""
     P, M = channel.indices, channel.tokens
     normals = np.random.default_rng(streams.OUTPUT_AXES).standard_normal((_SEEN, P * M + channel.noises))
     y = np.asarray(channel.observe(normals[:, : P * M].reshape(-1, P, M), normals[:, P * M :]), float)
@@ -339,7 +348,10 @@ def output_axes(channel: LinkChannel) -> np.ndarray:
 
 
 def _columns(u: np.ndarray, along: np.ndarray, squares: bool) -> np.ndarray:
-    """Return the columns (f, lists, N, C) of draws u (f, lists, N, P, M); see :meth:`SortedAverager._products`."""
+    """Return C columns (f, lists, N, C) of draws u (f, lists, N, P, M): the d M components of v = ``along`` (d, P) u.
+
+    With ``squares`` products of two components, minus their means, follow.
+    """
     P, M = u.shape[-2:]
     v = u.reshape(*u.shape[:3], P * M) @ np.kron(along, np.eye(M)).T.astype(u.dtype)
     if not squares:

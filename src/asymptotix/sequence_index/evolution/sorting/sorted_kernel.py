@@ -3,9 +3,9 @@
 The weighted means of neighbours in a list are a table of E[c|y], with linear interpolation. Each of three independent
 lists gives the nodes at which the tables a and b of the other two are evaluated:
 
-    E[E[c|y] E[c|y]^T] = E[c b(y)^T] + E[a(y) c^T] - E[a(y) b(y)^T] + E[(a - E[c|y]) (b - E[c|y])^T],
+    E[E[c|y] E[c|y]^T] = E[c b(y)^T] + E[a(y) c^T] - E[a(y) b(y)^T] + E[(a - E[c|y]) (b - E[c|y])^T].
 
-where the last term is left out: its noise has mean zero, and it is of second order in the smoothing of the tables.
+The last term is left out: its noise has mean zero, and it is of second order in the smoothing of the tables.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numba import njit
 def products(
     y: np.ndarray, order: np.ndarray, columns: np.ndarray, weights: np.ndarray, edges: np.ndarray
 ) -> np.ndarray:
-    """Return the sum over fields of the average products (C, C), which are not symmetric.
+    """Return averages (C, C) of products of conditional means of the columns, summed over fields; not symmetrised.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def products(
     weights : array (fields, 3, N)
         Weights with mean one.
     edges : array (w + 1,)
-        Places in this order where windows of neighbours begin and end.
+        Positions in sorted order where the w windows of neighbours begin and end.
     """
     fields, lists, N, C = columns.shape
     windows, total = len(edges) - 1, np.zeros((C, C))
@@ -59,7 +59,10 @@ def products(
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
 def _tabulate(outputs, mass, weighted, edges, centres, means) -> None:
-    """Write mean outputs (w,) and means (w, C) of the windows of a sorted list."""
+    """Write the mean output of every window to ``centres`` (w,) and the mean columns to ``means`` (w, C).
+
+    ``outputs`` (N,) ascend, ``mass`` (N,) are weights, ``weighted`` (N, C) columns times weights.
+    """
     C = weighted.shape[1]
     for window in range(len(centres)):
         total, output = 0.0, 0.0
@@ -77,7 +80,10 @@ def _tabulate(outputs, mass, weighted, edges, centres, means) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
 def _interpolate(outputs, centres, means, result) -> None:
-    """Write a table's values (N, C) at ascending outputs (N,): linear between centres, constant beyond them."""
+    """Write the table's values at ascending outputs (N,) to ``result`` (N, C).
+
+    The table has ``means`` (w, C) at outputs ``centres`` (w,): linear between them, constant beyond.
+    """
     place, last = 1, len(centres) - 1
     for k in range(len(outputs)):
         while place < last and centres[place] < outputs[k]:

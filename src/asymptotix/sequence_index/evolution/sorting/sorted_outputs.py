@@ -1,14 +1,14 @@
 """The first instability without posteriors, for outputs of one number: from draws sorted by their output.
 
-At zero overlap g = E[z|y] and G = E[z z^T|y] - I depend on y alone (up to g g^T, which vanishes in every direction that
-does not start by itself). Draws of the prior are sorted by y. Means over a window of neighbours are g and G at its
-output, up to noise and to smoothing over the width of the window. Two such tables a and b, from independent draws, give
+At zero overlap the score g = E[z|y] and its Jacobian G = E[z z^T|y] - I depend on the output y alone (G up to g g^T,
+which vanishes in every direction that is not learned at any alpha). Draws of the prior are sorted by y. Means over
+windows of neighbours are g and G, up to noise and smoothing. Two such tables a and b, from independent draws, give
 averages of products with errors of second order,
 
     E[G G] = E[(z z^T - I) G_b(y)] + E[G_a(y) (z z^T - I)] - E[G_a(y) G_b(y)] + E[(G_a - G)(G_b - G)],
 
 on nodes independent of both. The last term is left out; its noise has mean zero. All these moments are averaged over
-the symmetries of the output: the exchanges and sign changes of rows that it does not show.
+the symmetries of the output: the exchanges and sign changes of rows that leave it unchanged.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ...channels.row_symmetry import RowSymmetry
 from ..averages import squares_and_operators, symmetric_growth
 from ..instability import NO_MOMENT, Instability, analysed
 
-#: Draws of a table, nodes per randomisation, and numbers of randomisations after which the error is checked.
+#: Numbers of draws of a table, of nodes per randomisation, and of randomisations after which the error is checked.
 _DRAWS, _NODES, _RANDOMISATIONS = 2**17, 2**14, (8, 16, 32, 64)
-#: Smallest and largest size of windows of neighbours and their share, see :func:`window_edges`.
+#: Smallest and largest number of draws in a window, and its share near the ends: see :func:`window_edges`.
 _WINDOWS = 16, 64, 8
 #: Largest number of distinct outputs for which draws are grouped by value.
 FEW_VALUES = 64
@@ -41,9 +41,9 @@ _MOST_CONTROLS = 200
 
 
 class Table(NamedTuple):
-    """Table of E[z|y] (w, n) and E[z z^T|y] (w, n, n) at outputs y (w,), with linear interpolation.
+    """Table of E[z|y] (w, n) and E[z z^T|y] (w, n, n) at outputs y (w,) for n indices, with linear interpolation.
 
-    If y takes few values, each has a row.
+    If y takes few values, each value has a row.
     """
 
     y: np.ndarray
@@ -51,7 +51,7 @@ class Table(NamedTuple):
     second: np.ndarray
 
     def at(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return both conditional means at outputs (m,)."""
+        """Return E[z|y] (m, n) and E[z z^T|y] (m, n, n) at outputs y (m,)."""
         columns = np.concatenate([self.first, self.second.reshape(len(self.y), -1)], 1)
         if len(self.y) == 1:
             values = np.repeat(columns, len(y), axis=0)
@@ -69,7 +69,7 @@ def instability_from_sorted_outputs(
 ) -> Instability:
     """Return the instability of zero overlap for observations of one number, its rate to a relative ``tolerance``.
 
-    ``moment`` is E[g g^T] (P, P) if it is known without noise. Tables show only moments above their own noise.
+    ``moment`` is E[g g^T] (P, P) (g: score) if it is known without noise; sorted draws resolve no small moments.
     """
     rows: list[ControlledMeans] = []
     P = channel.indices
@@ -93,9 +93,9 @@ def instability_from_sorted_outputs(
 
 @lru_cache(maxsize=_RANDOMISATIONS[-1])
 def _randomisation(channel: Channel, number: int) -> ControlledMeans:
-    """Return means of estimates of E[g g^T] (P, P) and the operator F (b, b), flattened, and of control variates.
+    """Return means of one randomisation: E[g g^T] (P, P) (g: score), the operator F (b, b), and control variates.
 
-    The result is cached for a second call with a known moment or another tolerance.
+    The two matrices are flattened. The largest eigenvalue of F is the growth rate of small overlaps.
     """
     P, M, unseen = channel.indices, channel.tokens, unseen_symmetry(channel)
     a, b = (_table(*_draws(channel, _DRAWS, 3 * number + k)) for k in (0, 1))
@@ -112,7 +112,7 @@ def _randomisation(channel: Channel, number: int) -> ControlledMeans:
 
 @lru_cache(maxsize=64)
 def unseen_symmetry(channel: Channel) -> RowSymmetry:
-    """Return the exchanges and sign changes of rows that no output shows, nor any posterior at zero overlap."""
+    """Return the exchanges and sign changes of index rows that leave the outputs unchanged."""
     return channel.output_symmetry.unseen_by(
         lambda Z: channel.observe(Z, np.zeros((len(Z), channel.noises))), channel.tokens, streams.EVEN_LINK
     )
@@ -124,7 +124,7 @@ def _as_posterior(first: np.ndarray, second: np.ndarray, P: int, M: int, unseen:
 
 
 def _draws(channel: Channel, count: int, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return indices (count, n) and their outputs (count,)."""
+    """Return ``count`` draws of n = P M indices (count, n) and their outputs (count,); ``number`` sets the seed."""
     P, M = channel.indices, channel.tokens
     normals = ndtri(sobol_uniforms(count, P * M + channel.noises, (streams.SORTED_OUTPUTS, number)))
     z, noise = normals[:, : P * M], normals[:, P * M :]
@@ -144,9 +144,9 @@ def _table(z: np.ndarray, y: np.ndarray) -> Table:
 
 @lru_cache(maxsize=8)
 def window_edges(count: int, smallest: int, largest: int, share: int) -> np.ndarray:
-    """Return the edges of windows of sorted draws: equal ones in the bulk, ever narrower ones towards both ends.
+    """Return the positions (w + 1,) where windows of ``count`` sorted draws begin and end: narrow at both ends.
 
-    A window has 1/``share`` of the draws between it and the nearer end, but ``smallest`` to ``largest`` draws.
+    A window has 1/``share`` of the number of draws between it and the nearer end, but ``smallest`` to ``largest``.
     """
     edges = [0]
     while edges[-1] < count // 2:

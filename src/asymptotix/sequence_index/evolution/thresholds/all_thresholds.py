@@ -1,4 +1,4 @@
-"""All thresholds of a model, as the verb reports them.
+"""All thresholds of a model, as the user's function ``thresholds`` reports them.
 
 Equation si-second of docs/theory/sequence_index.md.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: Statuses by severity. A result with several thresholds has the first of these that occurs.
 _BY_WEIGHT = (Status.NOT_CONVERGED, Status.AT_BOUND, Status.INACCURATE)
-#: Names of the thresholds that can be requested.
+#: Names of the thresholds that can be requested, values of ``which``.
 THRESHOLDS = ("weak_recovery", "staircase", "exact_recovery", "exact_recovery_informed")
 
 
@@ -44,12 +44,9 @@ def find_thresholds(
     labels: Sequence[str] = (),
     which: Sequence[str] | None = None,
 ) -> Outcome:
-    """Return the thresholds of a channel: all ``THRESHOLDS``, or only those in ``which``; others are not computed.
+    """Return the thresholds of a channel: all ``THRESHOLDS``, or only those in ``which``.
 
-    Parameters
-    ----------
-    labels : sequence of str
-        Names of the indices in a status.
+    ``tolerance`` is the relative error of a threshold; ``labels`` are names of the indices for status texts.
     """
     asked = THRESHOLDS if which is None else which
     return _outcome(_searched(evolution, asked, tolerance, progress.message), asked, labels)
@@ -58,9 +55,9 @@ def find_thresholds(
 def find_thresholds_of_parts(
     parts: Sequence[Part], count: int, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None
 ) -> Outcome:
-    """Return the thresholds of ``count`` rows, whose parts are learned independently of each other.
+    """Return the thresholds of ``count`` index rows, whose ``parts`` are learned independently of each other.
 
-    Thresholds of parts with the same state evolution are computed once.
+    ``which`` are the requested names in ``THRESHOLDS`` (None: all), ``tolerance`` their relative error.
     """
     asked = THRESHOLDS if which is None else which
     found: dict[StateEvolution, FoundThresholds] = {}
@@ -73,7 +70,7 @@ def find_thresholds_of_parts(
 
 
 def _searched(evolution: StateEvolution, asked: Sequence[str], tolerance: float, say: Say) -> FoundThresholds:
-    """Return the requested thresholds of one state evolution."""
+    """Return the thresholds named in ``asked`` (see ``THRESHOLDS``), to a relative ``tolerance``."""
     nodes = nodes_for_thresholds(evolution.nodes)
     if nodes is not evolution.nodes:
         copies = evolution.copies
@@ -96,7 +93,7 @@ def _searched(evolution: StateEvolution, asked: Sequence[str], tolerance: float,
 
 
 def _outcome(everything: FoundThresholds, asked: Sequence[str], labels: Sequence[str]) -> Outcome:
-    """Return the thresholds as the outcome that the verb reports."""
+    """Return the outcome for the user: values, errors and a common status of the thresholds named in ``asked``."""
     (steps, weak, exact, informed), found, words = everything, {}, ""
     values: dict[str, ArrayLike] = {"exact_recovery_informed": informed, "exact_recovery_informed_err": 0.0}
     if steps:
@@ -122,15 +119,15 @@ def _with_errors(name: str, thresholds: Sequence[Threshold]) -> dict[str, list[f
 
 
 def _belonging_to(asked: Sequence[str]) -> list[str]:
-    """Return the names of all numbers that belong to the requested thresholds."""
+    """Return the names of all values of the outcome that belong to the thresholds named in ``asked``."""
     more = {"staircase": ["direction"], "exact_recovery": ["exact_recovery_informed", "exact_recovery_gap"]}
     return [name for one in asked for name in (one, *more.get(one, []))]
 
 
 def _weak_recovery(evolution: StateEvolution, steps: Sequence[StaircaseStep], index: int) -> Threshold:
-    """Return the threshold of the first step that involves an index.
+    """Return the threshold of the first of the staircase's ``steps`` in which an index is learned.
 
-    An index without a step has the threshold of the last step, or NEVER if the output does not depend on it.
+    An index that no step learns gets the threshold of the last step, or NEVER if the output does not depend on it.
     """
     learned = [step.threshold for step in steps if step.involves(index)]
     if learned:
@@ -139,7 +136,7 @@ def _weak_recovery(evolution: StateEvolution, steps: Sequence[StaircaseStep], in
 
 
 def _worst(thresholds: Mapping[str, Threshold]) -> tuple[Status, str]:
-    """Return the most severe status of the thresholds, and the texts of all that have not converged."""
+    """Return the most severe status of named thresholds, and the status texts of all that have not converged."""
     found = {threshold.how for threshold in thresholds.values()}
     how = next((status for status in _BY_WEIGHT if status in found), Status.CONVERGED)
     words = [f"{name}: {one.words}" for name, one in thresholds.items() if one.how is not Status.CONVERGED]

@@ -1,12 +1,12 @@
 """The crossing on a branch of matrix overlaps: the alpha at which a further direction starts to grow.
 
-The unknowns are log alpha and the coordinates x of the learned overlap, both from the same nodes. They solve
+The unknowns are log alpha and the coordinates x (m,) of the learned overlap. They solve, on the same nodes,
 
     x = log Qhat(x, alpha),        log alpha + log lambda(x) = 0,
 
-with lambda the largest eigenvalue of F outside the learned subspace. Every randomisation of the nodes predicts both by
-one Newton step. The scatter of alpha therefore includes the effect of the overlap's error on the growth, and the
-correlation of the two.
+with Qhat = alpha E[g g^T] (g: score), and lambda the growth rate of a small overlap outside the learned
+subspace. Every randomisation of the nodes predicts both unknowns by one Newton step, so that the scatter of alpha
+includes the effect of the overlap's error on the growth.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from ..overlap_map import OverlapMap
 from ..point import Point
 from .threshold import NO_GROWTH, SCATTER_SHARE, Threshold, fill_a_net, scatter_of_blocks
 
-#: Step of finite differences in every unknown.
+#: Step of finite differences in every unknown, a logit or log alpha.
 _STEP = 0.1
-#: Largest number of Newton steps on the first block, and the move of log alpha below which the search has settled. With
-#: draws steps may stay above the tolerance, because the set of samples with enough draws changes with the overlap.
+#: Largest number of Newton steps on the first block, and the step of log alpha below which the search has settled. It
+#: exceeds the tolerance, because with draws steps may stay above that.
 _STEPS, _SETTLED = 12, 0.02
-#: Largest move in any unknown.
+#: Largest step in any unknown, a logit or log alpha: longer steps are shortened.
 _BOUND = 0.5
-#: Share of the last step that counts as an error, because slopes from one block may be wrong by this share.
+#: Share of the last step of log alpha that counts as its error: slopes from one block may be wrong by as much.
 _CURVED = 0.1
 
 
 class Crossing(NamedTuple):
-    """The threshold, the direction that grows there, and the point of the learned overlap."""
+    """The threshold, the instability found there (with the direction that grows), and the point of the branch there."""
 
     threshold: Threshold
     found: Instability
@@ -44,20 +44,26 @@ class Crossing(NamedTuple):
 
 
 class _CrossingRows(NamedTuple):
-    """Unknowns (x, log alpha) (m + 1,), and per randomisation residuals of x (R, m) and operators F (R, b, b)."""
+    """Unknowns (m + 1,): coordinates x and log alpha; per randomisation, residuals of x (R, m) and operators (R, b, b).
+
+    The largest eigenvalue of the operator is the growth rate of small overlaps outside the learned subspace.
+    """
 
     unknowns: np.ndarray
     residuals: np.ndarray
     operators: np.ndarray
 
     def plus(self, other: _CrossingRows, less: _CrossingRows) -> _CrossingRows:
-        """Return these rows plus the difference of two others."""
+        """Return these residuals and operators plus those of ``other`` minus those of ``less``."""
         residuals, operators = self.residuals + other.residuals - less.residuals, self.operators + other.operators
         return _CrossingRows(self.unknowns, residuals, operators - less.operators)
 
     @property
     def equations(self) -> np.ndarray:
-        """Values of the equations (R, m + 1), zero at the crossing; their mean is the value of all nodes together."""
+        """Residuals of x and log(alpha lambda) (R, m + 1), zero at the crossing, with lambda the growth rate.
+
+        Their mean over the R randomisations is the value of all nodes together.
+        """
         rates = largest_rates(self.operators)
         mean = max(rates.mean(), NO_GROWTH)
         growth = self.unknowns[-1] + np.log(mean) + (rates - rates.mean()) / mean
@@ -65,7 +71,7 @@ class _CrossingRows(NamedTuple):
 
 
 class _Predicted(NamedTuple):
-    """The unknowns (m + 1,) of the crossing, the last step of log alpha, and the operators (R, b, b) before it."""
+    """Unknowns (m + 1,) at the crossing: coordinates and log alpha; the last step of log alpha; operators before it."""
 
     unknowns: np.ndarray
     move: float
@@ -92,7 +98,7 @@ class _CrossingSearch:
         return _CrossingRows(unknowns, rows - rows.mean(0) + together - unknowns[:-1], operators)
 
     def slopes(self, average: Averager, here: _CrossingRows) -> np.ndarray:
-        """Return derivatives of the equations in the unknowns (m + 1, m + 1), by finite differences on common nodes."""
+        """Return derivatives (m + 1, m + 1) of the equations (rows) in the unknowns at ``here``, on the same nodes."""
         before, columns = here.equations.mean(0), []
         for shift in _STEP * np.eye(len(here.unknowns)):
             # The last column is the derivative in log alpha, for which V and the averages are those of ``here``.
@@ -101,7 +107,7 @@ class _CrossingSearch:
 
 
 def crossing(evolution: OverlapMap, at: Point, tolerance: float, say: Say) -> Crossing:
-    """Return the crossing near a point, to a relative ``tolerance`` of alpha or on the largest number of blocks."""
+    """Return the crossing near ``at``, with alpha to a relative ``tolerance`` unless that takes too many blocks."""
     search, nodes = _CrossingSearch(evolution, at), evolution.nodes
     say("towards the crossing")
     near, first = nodes.block(0), nodes.better_block(0)
@@ -131,7 +137,7 @@ def crossing(evolution: OverlapMap, at: Point, tolerance: float, say: Say) -> Cr
 
 
 def _systematic_error(search: _CrossingSearch, average: Averager, here: _CrossingRows, slopes: np.ndarray) -> float:
-    """Return the systematic error of log alpha, which the scatter does not show."""
+    """Return the systematic error of log alpha, with ``slopes`` (m + 1, m + 1) the derivatives of the equations."""
     if average.uncorrected is None:
         return average.accuracy
     without = search.evaluated(average.uncorrected, here.unknowns).equations.mean(0)
@@ -141,7 +147,10 @@ def _systematic_error(search: _CrossingSearch, average: Averager, here: _Crossin
 def _approached(
     search: _CrossingSearch, average: Averager, unknowns: np.ndarray, tolerance: float
 ) -> tuple[_CrossingRows, np.ndarray, bool]:
-    """Take Newton steps on one block; return the last evaluation, slopes near it, and whether steps became small."""
+    """Take Newton steps on one block of nodes from ``unknowns`` (m + 1,): coordinates and log alpha.
+
+    Returns the last evaluation, derivatives (m + 1, m + 1) of the equations near it, and whether the search settled.
+    """
     here = search.evaluated(average, unknowns)
     slopes = search.slopes(average, here)
     for step in range(_STEPS):
@@ -156,9 +165,9 @@ def _approached(
 
 
 def _felt(move: np.ndarray, slopes: np.ndarray) -> float:
-    """Return the effect of a move on log alpha: its own component, or the change of the growth by the overlap.
+    """Return the size of a step ``move`` (m + 1,) for log alpha: its last component, or its effect on the growth rate.
 
-    With draws the overlap itself need not settle, because the set of samples with enough draws changes.
+    ``slopes`` (m + 1, m + 1) are derivatives of the equations. The overlap itself need not settle.
     """
     return float(max(abs(move[-1]), abs(slopes[-1, :-1]) @ abs(move[:-1])))
 

@@ -18,11 +18,11 @@ from .expected_time import AVERAGES_OF_RECOVERY, with_expected_time
 from .last_fixed_point import last_fixed_point
 from .threshold import NEVER, Threshold, not_below
 
-#: Relative width to which the threshold is bisected.
+#: Relative width to which the threshold is bisected, and relative distance from p/r from which on it is bisected.
 _MARGIN = 0.005
-#: Number of sets of nodes on which the threshold is bisected, if it lies above the alpha where full overlap is stable.
+#: Number of sets of nodes on which a threshold above p/r is bisected; fewer make its error uncertain.
 _NODE_SETS = 4
-#: Largest alpha that is tried, in units of p/r.
+#: Largest alpha that is tried, in units of p/r, the alpha above which full overlap is stable.
 _LARGEST = 16.0
 #: Alpha, in units of p/r, from which fixed points are followed: below a fold, and close enough to reach it soon.
 _BELOW = 0.95
@@ -33,7 +33,10 @@ _ALMOST_FULL = 0.1
 
 
 class _FullOverlap:
-    """Tests whether the dynamics from zero ends at full overlap; each alpha starts where a smaller one ended."""
+    """Test of whether the dynamics ends at full overlap at an alpha, started where it ended at a smaller alpha.
+
+    At first it starts from zero overlap, or from the point ``foot``.
+    """
 
     def __init__(self, evolution: Dynamics, foot: Point | None = None, say: Say = quietly) -> None:
         self.evolution, self.say = evolution, say
@@ -42,7 +45,7 @@ class _FullOverlap:
 
     @cached_property
     def on_more_nodes(self) -> Dynamics:
-        """The dynamics on more nodes, kept because they take long to prepare."""
+        """The dynamics on more nodes, which take long to prepare."""
         return self.evolution.on_more_nodes(MORE)
 
     def __call__(self, alpha: float) -> bool:
@@ -59,14 +62,20 @@ class _FullOverlap:
         return False
 
     def bisected(self, low: float, high: float, margin: float) -> Threshold:
-        """Return the smallest alpha with full overlap, between ``low`` without and ``high`` with full overlap."""
+        """Return the smallest alpha with full overlap, between ``low`` without and ``high`` with it.
+
+        ``margin`` is the width of the last interval relative to ``low``.
+        """
         while high - low > margin * low:
             middle = 0.5 * (low + high)
             low, high = (low, middle) if self(middle) else (middle, high)
         return Threshold(0.5 * (low + high), 0.5 * (high - low))
 
     def near(self, alpha: float, margin: float, floor: float) -> Threshold:
-        """Return the smallest alpha with full overlap, searched around ``alpha``; never below the bound ``floor``."""
+        """Return the smallest alpha with full overlap, searched around ``alpha``, but not below ``floor``.
+
+        ``margin`` is the relative width to which it is bisected.
+        """
         lowest = floor * (1 + _MARGIN)
         low, high = max(0.97 * alpha, lowest), 1.03 * alpha
         while self(low):
@@ -81,10 +90,7 @@ class _FullOverlap:
 
 
 def _recovers_on_more_nodes(recovers: _FullOverlap, end: Point) -> bool:
-    """Whether more nodes reach full overlap from this end, where coarse nodes narrowly miss it.
-
-    Just above p/r the dynamics is marginal, and the noise of coarse nodes can stop it close to full overlap.
-    """
+    """Whether more nodes reach full overlap from the point ``end``, where the dynamics on coarse nodes stopped."""
     evolution = recovers.evolution
     partial = end.learned < evolution.visible.shape[1] or end.space.rank == 0
     if evolution.nodes.exact or partial or end.largest_variance > _ALMOST_FULL:
@@ -100,18 +106,17 @@ def exact_recovery(
     tolerance: float = _MARGIN,
     say: Say = quietly,
 ) -> Threshold:
-    """Return the smallest alpha at which the uninformed start ends at full overlap, to a relative ``tolerance``.
+    """Return the smallest alpha at which the dynamics from zero ends at full overlap, to a relative ``tolerance``.
 
-    It is never below the bound up to which full overlap is unstable, nor below the threshold of the last direction.
-    Within 1e-3 of the bound the dynamics is marginal, and its end is not known. Elsewhere the result is the largest
-    alpha on the branch of fixed points, or comes from bisection if that is not found.
+    It is never below the bound up to which full overlap is unstable, nor below the threshold ``last``. If it is not at
+    the bound, it is the largest alpha on the branch of fixed points, or comes from bisection if that is not found.
 
     Parameters
     ----------
     foot : Point, optional
-        A point of the branch of the uninformed start, from which the branch is followed.
+        A point of the branch of fixed points that the dynamics from zero reaches; the branch is followed from it.
     last : Threshold, optional
-        Threshold of the last direction that is known.
+        Largest known threshold of weak recovery of a direction.
     """
     bound = evolution.exact_recovery_bound
     if not np.isfinite(bound) or last == NEVER:
@@ -148,17 +153,19 @@ def exact_recovery(
 
 
 def _not_below_bound(last_one: Threshold, bound: float, margin: float) -> Threshold:
-    """Return the last fixed point if it is certainly above ``bound``, else the bound with an error that covers both."""
+    """Return the threshold ``last_one`` of the last fixed point if it is certainly above ``bound`` * (1 + ``margin``).
+
+    Otherwise return the bound, with an error that covers both.
+    """
     if last_one.alpha - _DOUBT * last_one.error > bound * (1 + margin):
         return last_one
     return Threshold(bound, max(margin * bound, max(last_one.alpha - bound, 0.0) + last_one.error))
 
 
 def _margin_on_more_nodes(recovers: _FullOverlap, bound: float, fine: float) -> float | None:
-    """Return the margin above the bound, ``fine`` or _MARGIN, at which more nodes find exact recovery, or None.
+    """Return the smallest relative margin above ``bound``, ``fine`` or _MARGIN, with exact recovery on more nodes.
 
-    Coarse nodes have missed it at the fine margin. More nodes take long: they are used for the fine margin only if
-    there is recovery at the wider one.
+    None if there is none. Coarse nodes did not recover at ``fine``.
     """
     missed = recovers.ends[-1]
     if fine == _MARGIN:
@@ -169,7 +176,7 @@ def _margin_on_more_nodes(recovers: _FullOverlap, bound: float, fine: float) -> 
 
 
 def _certainly_not_learned(last: Threshold) -> float:
-    """Return an alpha up to which a direction with this threshold is not learned; zero if that is not known."""
+    """Return the alpha three errors below the threshold ``last``, where its direction is not learned; zero: unknown."""
     if last.how not in (Status.CONVERGED, Status.INACCURATE) or not np.isfinite(last.alpha):
         return 0.0
     return last.alpha - _DOUBT * last.error
@@ -178,10 +185,10 @@ def _certainly_not_learned(last: Threshold) -> float:
 def _on_several_sets_of_nodes(
     recovers: _FullOverlap, foot: Point | None, low: float, high: float, floor: float, tolerance: float
 ) -> Threshold:
-    """Bisect between two alphas, then near the result on other sets of nodes, as the result depends on the nodes.
+    """Return the smallest alpha with full overlap: the mean over several sets of nodes, on which it is bisected.
 
-    All sets start from ``foot``, so that what grows there need not be found on a block of each set. A deterministic
-    average has one set only.
+    The first set searches between ``low`` (no full overlap) and ``high`` (full overlap), the others near its result,
+    not below ``floor``. All start from ``foot``. A deterministic average has one set only. ``tolerance`` is relative.
     """
     evolution, exact = recovers.evolution, recovers.evolution.nodes.exact
     margin = min(tolerance, _MARGIN) if exact else _MARGIN

@@ -1,15 +1,13 @@
 """The largest alpha on the branch of fixed points from zero to full overlap: at the fold of the branch, or at its end.
 
-A branch is a curve of fixed points. Along it alpha first grows with the overlap. Where alpha is largest two fixed
-points meet (a fold), and beyond nothing stops the dynamics; or alpha grows until the overlap is full. Close to this
-alpha the dynamics is slow, and the noise of coarse nodes stops it, so that bisection is inaccurate. The branch itself
-passes through the fold. It is followed as a function of the mean logit s of the overlap,
+Along a branch, a curve of fixed points, alpha first grows with the overlap. Where alpha is largest two fixed points
+meet (a fold); or alpha grows until the overlap is full. Close to this alpha the dynamics is slow, and bisection
+inaccurate. The branch is followed through the fold by its mean logit s, for coordinates x (m,) of the overlap:
 
     x = log h(x) + log(alpha) e,       s = e.x / e.e,       h = E[g g^T],
 
-with e the coordinates of the unit matrix; log(alpha) is such that s has its given value. An error of log h changes
-log(alpha) by its component along the solution w of w (1 - dlog h/dx) = e, whatever it does to the overlap. At the fold
-w is a left null vector.
+with g the score of a sample and e the coordinates of the unit matrix. At given s, an error of log h changes log(alpha)
+by -w times the error, with w (1 - dlog h/dx) = e up to a factor and w.e = 1. At the fold w is a left null vector.
 """
 
 from __future__ import annotations
@@ -30,19 +28,20 @@ from ..overlap_map import OverlapMap
 from ..point import Point
 from .threshold import SCATTER_SHARE, Threshold, fill_a_net, scatter_of_blocks
 
-#: Step along the branch in the mean logit, largest number of steps, and accuracy of the mean logit of the fold.
+#: Step of the mean logit along the branch, largest number of steps, and accuracy of the mean logit of the fold.
 _STRIDE, _STRIDES, _CLOSE = 0.25, 60, 0.02
-#: Distance of log(alpha) from its maximum on coarse nodes within which the maximum on more nodes may lie. There, number
-#: of steps between two comparisons with more nodes (the difference is smooth), and number of blocks of these.
+#: Distance of log(alpha) from its maximum on coarse nodes within which the maximum on more nodes may lie. Within it,
+#: number of steps between two comparisons with more nodes, and their number of blocks.
 _FALLEN, _EVERY, _BLOCKS = 0.02, 4, 4
-#: Residual of a fixed point on coarse nodes, largest number of evaluations for it, and step of finite differences.
+#: Residual in a logit at which a point on coarse nodes counts as fixed, largest number of evaluations for such a point,
+#: and step of finite differences in a logit.
 _SETTLED, _EVALUATIONS, _STEP = 1e-3, 40, 0.1
-#: Sum of the absolute weights of principal directions above which they may be noise; their sum is one.
+#: Sum of the absolute weights (w_a e_a, with sum one) above which they may be noise of coarse nodes.
 _LARGE_WEIGHTS = 2.0
 
 
 class _Branch:
-    """Fixed points with given mean logits on coarse nodes; each search starts from the last fixed point."""
+    """A branch of fixed points on coarse nodes, labelled by mean logit; a search starts from the last one found."""
 
     def __init__(self, evolution: OverlapMap, start: Point) -> None:
         self._evolution, self._start = evolution, start
@@ -53,17 +52,17 @@ class _Branch:
 
     @property
     def size(self) -> float:
-        """The mean logit."""
+        """The mean logit of the last fixed point: the mean of log(q/(1-q)) over the learned directions."""
         return float(self._unit @ self.x / (self._unit @ self._unit))
 
     @property
     def ended(self) -> bool:
-        """Whether the overlap is nearly full."""
+        """Whether the overlap is nearly full, with every 1-q at most ``NEARLY_EXACT``."""
         return self._start.moved(self.x).largest_variance <= NEARLY_EXACT
 
     @property
     def known_so_far(self) -> Point | None:
-        """The last point with its nearly known directions counted as known; None unless some are and some are not."""
+        """The last point, with directions of 1-q = 1e-6 counted as known; None unless some, but not all, are such."""
         here = self._start.moved(self.x)
         return here.pinned() if here.logits[0] < KNOWN_LOGIT <= here.logits[-1] else None
 
@@ -73,7 +72,7 @@ class _Branch:
         return self._evolution.nodes.few
 
     def log_moments(self, average: Averager, x: np.ndarray) -> np.ndarray:
-        """Return the coordinates (R, m) of log h, h = E[g g^T], at the overlap x; one row per randomisation."""
+        """Return the coordinates (R, m) of log E[g g^T] (g: score) at overlap coordinates x (m,), per randomisation."""
         point = self._start.moved(x).at(1.0)
         return self._evolution.image(average(point.V), point)
 
@@ -93,10 +92,7 @@ class _Branch:
         return size - float(unit @ self.log_moments(self.few, self.x).mean(0) / (unit @ unit))
 
     def weights(self) -> np.ndarray:
-        """Return the weights, with sum one, by which errors of log h change log(alpha) at a fixed mean logit.
-
-        Large weights of both signs may be noise of differences on coarse nodes: they are then computed on a block.
-        """
+        """Return the weights (m,) with which errors of log E[g g^T] enter log(alpha) at a fixed mean logit."""
         weights = self._weights_on(self.few)
         large = abs(weights * self._unit).sum() > _LARGE_WEIGHTS
         return self._weights_on(self._evolution.nodes.block(0)) if large else weights
@@ -108,12 +104,12 @@ class _Branch:
         return weights / (weights @ self._unit)
 
     def log_alphas(self, average: Averager, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return log(alpha) near x on other nodes, one value per randomisation."""
+        """Return log(alpha) (R,) near coordinates x (m,), on the nodes of ``average``, with :meth:`weights` (m,)."""
         return (x - self.log_moments(average, x)) @ weights
 
 
 class _Step(NamedTuple):
-    """A fixed point of a branch: its mean logit, its coordinates, and its log(alpha) on coarse nodes."""
+    """A fixed point on coarse nodes: its mean logit (``size``), its coordinates x (m,), and its log(alpha)."""
 
     size: float
     x: np.ndarray
@@ -125,10 +121,10 @@ def _top(walk: list[_Step]) -> int:
 
 
 def last_fixed_point(evolution: OverlapMap, start: Point, tolerance: float, say: Say) -> Threshold | None:
-    """Return the largest alpha on the branch from a fixed point to full overlap, to a relative ``tolerance``.
+    """Return the largest alpha on the branch from the fixed point ``start`` to full overlap.
 
-    It is at the fold of the branch or at its end. None if some visible direction is not learned at the start, with side
-    information or held indices, or if the search fails.
+    ``tolerance`` is its relative error. None if a direction that affects the output is not learned at the start, with
+    side information or held indices, or if the search fails.
     """
     known = start.space.rank + start.space.certain.shape[1]
     if start.space.rank == 0 or known < evolution.visible.shape[1] or evolution.side_information > 0 or evolution.held:
@@ -149,7 +145,10 @@ def last_fixed_point(evolution: OverlapMap, start: Point, tolerance: float, say:
 
 
 def _walked(branch: _Branch, stride: float, say: Say) -> list[_Step]:
-    """Return steps along the branch, until alpha has clearly fallen, the overlap is full, or directions are known."""
+    """Return fixed points along the branch, with ``stride`` the step of the mean logit.
+
+    They end where alpha has clearly fallen, where the overlap is full, or where directions are known (1-q = 1e-6).
+    """
     walk: list[_Step] = []
     for size in [branch.size + stride * number for number in range(_STRIDES)]:
         say(f"along the branch of fixed points, step {len(walk) + 1} of at most {_STRIDES}")
@@ -162,7 +161,10 @@ def _walked(branch: _Branch, stride: float, say: Say) -> list[_Step]:
 
 
 def _to_the_top(evolution: OverlapMap, branch: _Branch, walk: list[_Step], say: Say) -> None:
-    """Move the branch to the point of largest alpha on more nodes, which may not be that on coarse nodes."""
+    """Move ``branch`` to the point where alpha is largest on more nodes, near the largest alpha of ``walk``.
+
+    ``walk`` are fixed points on coarse nodes.
+    """
     top, sizes, added = _top(walk), [step.size for step in walk], np.zeros(len(walk))
     if not evolution.nodes.exact:
         branch.x = walk[top].x
@@ -182,7 +184,7 @@ def _to_the_top(evolution: OverlapMap, branch: _Branch, walk: list[_Step], say: 
 
 
 def _differences(evolution: OverlapMap, branch: _Branch, steps: list[_Step], say: Say) -> list[float]:
-    """Return log(alpha) on more nodes minus log(alpha) on coarse nodes, for every step."""
+    """Return log(alpha) on more nodes minus log(alpha) on coarse nodes, for every fixed point in ``steps``."""
     weights, blocks = branch.weights(), [evolution.nodes.block(number) for number in range(_BLOCKS)]
     found = []
     for number, (_, x, log_alpha) in enumerate(steps):
@@ -203,7 +205,7 @@ def _on_more_nodes(evolution: OverlapMap, branch: _Branch, tolerance: float, say
 
     @cache
     def added() -> np.ndarray | float:
-        """Return the improvement by a better block, which has little noise."""
+        """Return log(alpha) (R,) on the better block 0 minus that on the usual block 0."""
         return 0.0 if first is nodes.block(0) else rows[0] - log_alphas(nodes.block(0))
 
     def judged(rows: list[np.ndarray]) -> Judged[float]:
@@ -219,7 +221,7 @@ def _on_more_nodes(evolution: OverlapMap, branch: _Branch, tolerance: float, say
 
 
 def _systematic_error(branch: _Branch, block: Averager, weights: np.ndarray) -> float:
-    """Return the systematic error of log alpha, which the scatter does not show."""
+    """Return the systematic error of log alpha on ``block``; ``weights`` (m,) are those of the branch."""
     if block.uncorrected is None:
         return block.accuracy
     there, before = (branch.log_alphas(average, branch.x, weights).mean() for average in (block, block.uncorrected))

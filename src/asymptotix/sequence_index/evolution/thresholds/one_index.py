@@ -2,10 +2,11 @@
 
 On the branch where index a has overlap q,
 
-    alpha(q) = q / ((1-q) h_a(q)),  h_a = E|g_a|^2,        and index l follows where alpha(q) f_l(q) = 1.
+    alpha(q) = q / ((1-q) h_a(q)),  h_a = E|g_a|^2,        and index l follows where alpha(q) f_l(q) = 1,
 
-Evaluating f_l at q = 1 instead, as if the first index were known exactly, gives 1/(M(M+1)) whatever the model: the
-condition must be self-consistent. (Troiani et al., arXiv:2502.00901, Appendix E.2, prints it otherwise.)
+with g the score of a sample, G = dg/domega its derivative in the fields, and f_l = E|G_ll|^2. Evaluating f_l at q = 1
+instead, as if index a were known exactly, gives 1/(M(M+1)) for M tokens whatever the model: the condition must be
+self-consistent. (Troiani et al., arXiv:2502.00901, Appendix E.2, prints it otherwise.)
 
 Equation si-second of docs/theory/sequence_index.md.
 """
@@ -25,9 +26,10 @@ from ..overlap_map import OverlapMap
 from ..refinement import BLOCKS
 from .threshold import NO_GROWTH, UNCORRECTED_SHARE, StaircaseStep, Threshold, along, not_below
 
-#: Largest number of steps on the first block.
+#: Largest number of linear steps to a crossing on the first block; then no threshold is found.
 _APPROACHES = 8
-#: An index may come first on more nodes if its log growth exceeds minus this where another grows on coarse nodes.
+#: An index may be learned first on more nodes if its log(alpha f) exceeds minus this where another index starts to grow
+#: on coarse nodes.
 _CLOSE = 0.1
 
 
@@ -38,7 +40,11 @@ class OneIndexBranch:
         self.evolution, self.learned = evolution, learned
 
     def at(self, x: float, block: int | None = None, careful: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Return log alpha(q) (R,) and log(alpha f) (R, P) at logit x, on a block of nodes or (None) coarse ones."""
+        """Return log alpha (R,) and log(alpha f_l) (R, P) where the learned index has the logit x = log(q/(1-q)).
+
+        A small overlap of index l is multiplied by alpha f_l per iteration. ``block`` is the number of a block of nodes
+        (None: coarse nodes); ``careful``: more draws for posteriors with few effective draws.
+        """
         v = np.ones(self.evolution.channel.indices)
         v[self.learned] = from_logit(x)[1]
         nodes = self.evolution.nodes
@@ -50,13 +56,16 @@ class OneIndexBranch:
 
 
 def _log_rows(rows: np.ndarray) -> np.ndarray:
-    """Return logarithms of the rows, shifted so that their mean is the logarithm of the mean; they show the scatter."""
+    """Return logarithms of ``rows`` (R, ...), shifted so that their mean is the logarithm of the mean of the rows."""
     logs = np.log(rows)
     return logs - logs.mean(0) + np.log(rows.mean(0))
 
 
 class _Crossing(NamedTuple):
-    """Place where alpha f_index = 1 on coarse nodes: logit x; slopes in x of log alpha and of log(alpha f)."""
+    """Point where the growth factor alpha f of ``index`` is one on coarse nodes, with x the logit of the learned index.
+
+    The slopes are the derivatives in x of log alpha and of log(alpha f).
+    """
 
     index: int
     x: float
@@ -65,7 +74,7 @@ class _Crossing(NamedTuple):
 
 
 def next_index(evolution: OverlapMap, learned: int, tolerance: float, say: Say = quietly) -> StaircaseStep:
-    """Return the step of the index that is learned next; all indices that may be the next one are compared."""
+    """Return the step of the index that is learned next after the index ``learned``, to a relative ``tolerance``."""
     P = evolution.channel.indices
     branch = OneIndexBranch(evolution, learned)
     crossings, highest = _first_crossings(branch, say)
@@ -77,12 +86,12 @@ def next_index(evolution: OverlapMap, learned: int, tolerance: float, say: Say =
 
 
 def _located(branch: OneIndexBranch, crossing: _Crossing, tolerance: float, say: Say) -> Threshold:
-    """Return the threshold at a crossing, on more nodes."""
+    """Return the threshold at a crossing from coarse nodes, computed on more nodes to a relative ``tolerance``."""
     index, x, slope_alpha, slope_growth = crossing
     most = MOST_BLOCKS_DRAWN if branch.evolution.channel.stochastic else BLOCKS[-1]
 
     def predicted(x: float, block: int, careful: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Return the logit and the alpha of the crossing, predicted by a linear step from x."""
+        """Return logit and alpha (R,) of the crossing, predicted by a linear step from logit x on block ``block``."""
         log_alpha, growth = branch.at(x, block, careful)
         move = -growth[:, index] / slope_growth
         return x + move, np.exp(log_alpha + slope_alpha * move)
@@ -118,9 +127,9 @@ def _located(branch: OneIndexBranch, crossing: _Crossing, tolerance: float, say:
 
 
 def _first_crossings(branch: OneIndexBranch, say: Say) -> tuple[list[_Crossing], float]:
-    """Walk up the branch until an index grows, and further until all indices that almost grew there grow, too.
+    """Walk up the branch until an index starts to grow, and on until all indices that almost grew there grow, too.
 
-    Returns these crossings, and the largest alpha of the walk.
+    Returns the crossings where these indices start to grow, and the largest alpha of the walk.
     """
     previous, found, close, highest = None, [], set[int](), 0.0
     start, bulk, end = (float(x) for x in (to_logit(1e-4), to_logit(0.02), -to_logit(NEARLY_EXACT) + 3))

@@ -1,4 +1,4 @@
-"""Thresholds of independently learned parts of the index rows, combined to thresholds of all rows."""
+"""Thresholds of independently learned groups of index rows (parts), combined to thresholds of all rows."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import numpy as np
 
 from .threshold import NEVER, StaircaseStep, Threshold
 
-#: Relative distance of two thresholds below which they are equal up to rounding.
+#: Relative distance of two thresholds up to which they count as equal: a larger one would merge distinct steps.
 _SAME = 1e-9
 
 
 class FoundThresholds(NamedTuple):
-    """The staircase, weak recovery of all rows, exact recovery (None: not requested), and its bound p/r."""
+    """Steps of the staircase, weak recovery of every index row, exact recovery, and the bound p/r of exact recovery.
+
+    ``exact`` is None if it was not requested. Above ``informed`` = p/r full overlap is stable.
+    """
 
     steps: list[StaircaseStep]
     weak: list[Threshold]
@@ -32,9 +35,9 @@ class FoundThresholds(NamedTuple):
 
 
 def joined(rows: Sequence[Sequence[int]], parts: Sequence[FoundThresholds], count: int) -> FoundThresholds:
-    """Return the thresholds of ``count`` rows from the thresholds of parts; ``rows`` are the rows of each part.
+    """Return the thresholds of ``count`` index rows from those of ``parts``; ``rows`` are the row numbers of each part.
 
-    Rows in no part are never learned. Exact recovery is that of the part that comes last.
+    Rows in no part are never learned. Exact recovery is the largest exact-recovery threshold of the parts.
     """
     steps = [
         StaircaseStep(step.threshold, _embedded(step.direction, own, count))
@@ -49,14 +52,14 @@ def joined(rows: Sequence[Sequence[int]], parts: Sequence[FoundThresholds], coun
 
 
 def _embedded(direction: np.ndarray, rows: Sequence[int], count: int) -> np.ndarray:
-    """Return a matrix on some rows as a matrix on all ``count`` rows."""
+    """Return the matrix ``direction`` on the given rows as a matrix (count, count) on all rows, else zero."""
     whole = np.zeros((count, count))
     whole[np.ix_(rows, rows)] = direction
     return whole
 
 
 def _together(steps: list[StaircaseStep]) -> list[StaircaseStep]:
-    """Return the steps in ascending order, with directions of equal thresholds merged into one step."""
+    """Return the steps in ascending order of alpha, with steps of equal thresholds merged into one."""
     ordered: list[StaircaseStep] = []
     for step in sorted(steps, key=lambda step: step.threshold.alpha):
         last = ordered[-1] if ordered else None
@@ -74,5 +77,5 @@ def _same(one: Threshold, other: Threshold) -> bool:
 
 
 def _last(thresholds: Sequence[Threshold]) -> Threshold:
-    """Return the largest threshold; NEVER is larger than a threshold that was not found."""
+    """Return the largest threshold; NEVER (never learned) is larger than one that the search did not find."""
     return NEVER if NEVER in thresholds else max(thresholds, key=lambda one: one.alpha)

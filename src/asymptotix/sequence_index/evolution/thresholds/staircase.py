@@ -1,7 +1,7 @@
 """The thresholds at which the directions of index space are learned: successive instabilities from zero overlap.
 
-On a branch with some learned directions the others are unstable where alpha lambda(Q) > 1, with lambda the largest
-eigenvalue of the operator F there (f_l for an index whose row may change its sign on its own). The first threshold is
+On a branch of fixed points with some learned directions, a small overlap X of the other directions becomes alpha F(X)
+in one iteration. It grows where alpha lambda(Q) > 1, with lambda the largest eigenvalue of F. The first threshold is
 1/lambda at Q = 0 (Troiani et al., arXiv:2502.00901, Theorem 2.3). Branches with more than one learned direction are
 followed in alpha; for one learned index of a diagonal overlap see :mod:`one_index`.
 """
@@ -36,23 +36,24 @@ from .threshold import (
 
 #: Smallest and largest alpha at which a branch is examined, and the ratio of successive values of alpha.
 _FIRST, _LAST, _STRIDE = 0.02, 64.0, 1.25
-#: The ratio in the first steps, and their largest number until the branch is found.
+#: The ratio of alpha in the first steps, and their largest number until the branch is found on coarse nodes.
 _NUDGE, _NUDGES = 1.02, 12
-#: Log growth up to which a crossing is near, if the growth at smaller alpha is not known.
+#: Largest log(alpha lambda) at which the crossing is searched directly, if the growth at smaller alpha is not known.
 _NEARBY = 0.3
 
 
 class Staircase(NamedTuple):
-    """The steps in ascending order; and a point of the branch on which all directions are learned, or None."""
+    """The steps in the order in which they are learned, and a point of the last branch of fixed points, or None."""
 
     steps: list[StaircaseStep]
     branch: Point | None
 
 
 def staircase(evolution: StateEvolution, *, tolerance: float, rows_only: bool = False, say: Say = quietly) -> Staircase:
-    """Return directions in the order in which they are learned from zero; those never learned come last, at infinity.
+    """Return directions in the order in which they are learned from zero overlap; those never learned come last.
 
-    With ``rows_only`` it ends when every visible row is part of a step: later steps do not change rows' thresholds.
+    ``tolerance`` is the relative error of a threshold. With ``rows_only`` the search ends when every index that affects
+    the output is part of a step.
     """
     say("first weak-recovery threshold")
     steps = [first_step(evolution, tolerance, under("first weak-recovery threshold", say))]
@@ -76,12 +77,12 @@ def staircase(evolution: StateEvolution, *, tolerance: float, rows_only: bool = 
 
 
 def visible_rows(evolution: StateEvolution) -> list[int]:
-    """Return the indices on which the output depends."""
+    """Return the numbers of the indices on which the output depends, ascending."""
     return np.flatnonzero((evolution.visible**2).sum(1) > PART).tolist()
 
 
 def first_step(evolution: StateEvolution, tolerance: float, say: Say) -> StaircaseStep:
-    """Return the first step: directions that start by themselves, at alpha = 0, or the first unstable direction."""
+    """Return the first step: directions learned at any alpha (threshold 0), or the first unstable direction."""
     channel = evolution.channel
     if channel.diagonal:
         curvature = curvature_at_zero(channel)
@@ -99,13 +100,13 @@ def first_step(evolution: StateEvolution, tolerance: float, say: Say) -> Stairca
 
 
 def _left(frame: np.ndarray, threshold: Threshold) -> StaircaseStep:
-    """Return one step with all directions in the span of the orthonormal columns ``frame`` (P, d)."""
+    """Return one step at ``threshold`` with all directions in the span of the orthonormal columns ``frame`` (P, d)."""
     inside = frame @ frame.T
     return StaircaseStep(threshold, inside / np.linalg.norm(inside))
 
 
 def _foot(evolution: StateEvolution, first: StaircaseStep) -> Point | None:
-    """Return a point at the first threshold with all its directions (coarse nodes would split them), or None."""
+    """Return a point at the first threshold with all directions of this step; None if the threshold is infinite."""
     alpha = first.threshold.alpha
     if not np.isfinite(alpha):
         return None
@@ -116,7 +117,7 @@ def _foot(evolution: StateEvolution, first: StaircaseStep) -> Point | None:
 
 
 def _entered(evolution: StateEvolution, branch: Point, step: StaircaseStep, say: Say) -> Point | None:
-    """Return the branch with the direction of a step of a diagonal staircase added."""
+    """Return a point of the new branch: ``branch`` plus the direction of ``step``; None if its threshold is inf."""
     if not np.isfinite(step.threshold.alpha):
         return None
     found = Instability(np.zeros_like(step.direction), 1.0, 0.0, step.direction)
@@ -126,7 +127,10 @@ def _entered(evolution: StateEvolution, branch: Point, step: StaircaseStep, say:
 def _next_direction(
     evolution: StateEvolution, branch: Point, tolerance: float, say: Say
 ) -> tuple[StaircaseStep, Point | None]:
-    """Follow the branch in alpha until a direction outside the learned subspace grows."""
+    """Follow the branch in alpha until a direction outside the learned subspace grows.
+
+    Returns its step and a point of the new branch; None: all is recovered, or nothing grows up to the largest alpha.
+    """
     learned, below, growth_below = branch.learned, None, -np.inf
     alpha, tries = max(branch.alpha, _FIRST), 0
     if evolution.nodes.noisy:
@@ -156,9 +160,9 @@ def _next_direction(
 
 
 def _rooted(evolution: StateEvolution, branch: Point, alpha: float, say: Say) -> float:
-    """Return an alpha at which all directions of a branch grow on coarse nodes, too; below it they slowly decay.
+    """Return an alpha, at least the given one, at which all directions of the branch grow also on coarse nodes.
 
-    The second of two iterations gives the factor by which the smallest overlap shrinks, independent of its size.
+    Below it they slowly decay.
     """
     for _ in range(_NUDGES):
         say(f"where the branch grows on few nodes, alpha = {alpha:.4g}")
@@ -180,7 +184,10 @@ def _log_growth(found: Instability, alpha: float) -> float:
 def _sudden(
     evolution: StateEvolution, low: float, above: Point, found: Instability, tolerance: float
 ) -> tuple[StaircaseStep, Point]:
-    """Return the step of directions that appear between alpha = ``low`` and ``above``, and the new branch."""
+    """Return the step of directions that appear between alpha = ``low`` and ``above``, and a point of the new branch.
+
+    ``found`` is the instability at the point ``above``.
+    """
     direction = found.moment if found.starts_by_itself else found.direction
     if not direction.any():
         return _dragged_along(evolution, low, above, tolerance), above
@@ -189,7 +196,7 @@ def _sudden(
 
 
 def _dragged_along(evolution: StateEvolution, low: float, above: Point, tolerance: float) -> StaircaseStep:
-    """Return the step of all directions learned at the point ``above``, if at alpha = ``low`` fewer were learned."""
+    """Return one step of all directions learned at the point ``above``, at the mean of its alpha and ``low``."""
     everything = np.concatenate([above.space.frame, above.space.certain], 1)
     return _left(everything, _between(low, above.alpha, tolerance))
 
@@ -201,7 +208,10 @@ def _between(low: float, high: float, tolerance: float) -> Threshold:
 def _crossing(
     evolution: StateEvolution, below: Point, g0: float, above: Point, g1: float, tolerance: float, say: Say
 ) -> tuple[StaircaseStep, Point]:
-    """Return the step where the log growth (``g0`` below, ``g1`` above) passes zero, and the branch beyond it."""
+    """Return the step where log(alpha lambda) passes zero, and the branch beyond it; lambda is the growth rate.
+
+    It is ``g0`` at the point ``below`` and ``g1`` at the point ``above``.
+    """
     a0, a1 = np.log(below.alpha), np.log(above.alpha)
     at, root, unsettled = below, a0, ""
     # With draws on coarse nodes the growth is known only well enough for one linear step to the threshold.
@@ -226,7 +236,10 @@ def _crossing(
 def _crossing_before(
     evolution: StateEvolution, start: Point, above: Point, tolerance: float, say: Say
 ) -> tuple[StaircaseStep, Point] | None:
-    """Return the crossing below the first point of a branch on coarse nodes; None if none is above its start."""
+    """Return the step at the crossing near the point ``above``, and the new branch; None unless it is above ``start``.
+
+    ``start`` is the first point of the present branch.
+    """
     if evolution.channel.diagonal:
         return None
     threshold, found, at = crossing(evolution, above, tolerance, say)
@@ -238,7 +251,10 @@ def _crossing_before(
 def _on_more_nodes(
     evolution: StateEvolution, at: Point, slope: float, tolerance: float, say: Say
 ) -> tuple[Threshold, Instability]:
-    """Return the threshold near ``at`` and what grows there; ``slope`` is d log growth / d log alpha on the branch."""
+    """Return the threshold near ``at``, computed on more nodes, and the instability there.
+
+    ``slope`` is the derivative of log(alpha lambda) in log alpha on the branch, with lambda the growth rate.
+    """
     slope = max(slope, 0.1)
     solution = refined(evolution, at, 0.5 * tolerance, under("refining", say))
     here = evolution.point(at.alpha, solution.Q, solution.V)
@@ -257,7 +273,7 @@ def _on_more_nodes(
 
 
 def _shift_of_growth(evolution: StateEvolution, here: Point, solution: OverlapSolution) -> float:
-    """Return the change of the log growth when the overlap moves by its error."""
+    """Return the change of log(alpha lambda), lambda the growth rate, when the overlap decreases by its error."""
     moved = solution.Q_error / np.linalg.norm(solution.Q_error, 2).clip(1e-12) * np.diag(solution.Q_error).max()
     inside = here.space.frame @ here.space.frame.T @ moved @ here.space.frame @ here.space.frame.T
     shifted, unshifted = (
@@ -268,7 +284,10 @@ def _shift_of_growth(evolution: StateEvolution, here: Point, solution: OverlapSo
 
 
 def _bias_of_draws(evolution: StateEvolution, at: Point, found: Instability) -> tuple[float, float, float]:
-    """Return the bias of the log growth due to few effective draws, what may remain of it, and its error."""
+    """Return the bias of log(alpha lambda) due to few effective draws, its systematic and its statistical error.
+
+    lambda is the growth rate of ``found``, the instability at the point ``at``.
+    """
     if evolution.channel.careful_enough is None:
         return 0.0, 0.0, 0.0
     index = int(np.diag(found.direction).argmax())

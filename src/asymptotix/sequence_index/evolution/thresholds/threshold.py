@@ -10,22 +10,22 @@ from ....core.status import Status
 
 #: Smallest growth factor; it replaces zero in logarithms.
 NO_GROWTH = 1e-12
-#: Share of a correction for the bias of few effective draws that counts as its error.
+#: Share of a correction for the bias of few effective draws that counts as the error of the correction.
 UNCORRECTED_SHARE = 0.5
-#: Largest scatter as a share of the tolerance: eight randomisations give the scatter to a quarter.
+#: Largest scatter as a share of the tolerance. It is below one, as eight randomisations give the scatter to a quarter.
 SCATTER_SHARE = 0.8
-#: Smallest share of a direction along an index for which the index counts as learned with this direction.
+#: Smallest diagonal element of a direction (norm one) at which its index counts as learned with this direction.
 PART = 1e-3
 
 
 class Threshold(NamedTuple):
-    """An alpha with its numerical error, and the status of its search with a text."""
+    """An alpha with its numerical error, the status of its search (``how``) and the status text (``words``)."""
 
     alpha: float
     error: float
     how: Status = Status.CONVERGED
     words: str = ""
-    #: Largest alpha of a search that found no threshold.
+    #: Largest alpha of a search that found no threshold; infinite otherwise.
     searched: float = np.inf
 
     def per(self, copies: int) -> Threshold:
@@ -39,7 +39,7 @@ class Threshold(NamedTuple):
         return self._replace(alpha=self.alpha / copies, error=error)
 
     def checked(self, tolerance: float) -> Threshold:
-        """Return the threshold; INACCURATE if it was found but its relative error exceeds the tolerance."""
+        """Return the threshold, INACCURATE if its relative error exceeds ``tolerance``, NOT_CONVERGED if not finite."""
         if self.how is not Status.CONVERGED or self.error <= tolerance * self.alpha:
             return self
         if not np.isfinite(self.alpha + self.error):
@@ -48,18 +48,17 @@ class Threshold(NamedTuple):
         return self._replace(how=Status.INACCURATE, words=words)
 
     def unless(self, unsettled: str) -> Threshold:
-        """Return the threshold; NOT_CONVERGED if ``unsettled``, the text for what did not converge, is not empty."""
+        """Return the threshold, NOT_CONVERGED if ``unsettled``, the text for what did not converge, is not empty."""
         return self._replace(how=Status.NOT_CONVERGED, words=unsettled) if unsettled else self
 
 
 def scatter_of_blocks(rows: np.ndarray, means: np.ndarray | None = None) -> float:
-    """Return the standard error of the mean of rows (blocks, randomisations); zero for one randomisation.
+    """Return the standard error of the mean of ``rows`` (blocks, randomisations); zero for one randomisation.
 
-    ``means`` (randomisations,) are the results of all blocks together, if these are not the means over blocks.
+    ``means`` (randomisations,) are the results of all blocks together, by default the means over blocks.
 
-    The errors of successive blocks of one randomisation compensate each other, so that the scatter of the means counts.
-    The scatter of few means may be small by chance, above all if the search stops when it is small. The scatter of one
-    block (from all blocks), divided by the number of blocks, is therefore a lower limit.
+    The scatter of the means counts, as errors of successive blocks of one randomisation compensate each other. It may
+    be small by chance: the scatter of one block, divided by the number of blocks, is a lower limit.
     """
     blocks, count = rows.shape
     if count == 1:
@@ -70,7 +69,7 @@ def scatter_of_blocks(rows: np.ndarray, means: np.ndarray | None = None) -> floa
 
 
 def fill_a_net(blocks: int) -> bool:
-    """Return whether the number of blocks is a power of two; with a few more Sobol points the mean becomes worse."""
+    """Return whether the number of blocks is a power of two; other numbers of Sobol points give a worse mean."""
     return blocks & (blocks - 1) == 0
 
 
@@ -79,7 +78,7 @@ NEVER = Threshold(np.inf, 0.0)
 
 
 def not_below(alpha: float) -> Threshold:
-    """Return a threshold that a search up to ``alpha`` did not find: nothing else is known about its value."""
+    """Return the threshold that stands for a search up to ``alpha`` without result: infinite, error nan, AT_BOUND."""
     return Threshold(np.inf, np.nan, Status.AT_BOUND, f"not below {alpha:.4g}", alpha)
 
 
@@ -90,10 +89,10 @@ class StaircaseStep(NamedTuple):
     direction: np.ndarray
 
     def involves(self, index: int) -> bool:
-        """Whether an index is learned in this step."""
+        """Whether the index with number ``index`` is learned in this step."""
         return bool(self.direction[index, index] > PART)
 
 
 def along(threshold: Threshold, index: int, indices: int) -> StaircaseStep:
-    """Return the step in which one index is learned, with a diagonal overlap of ``indices`` indices."""
+    """Return the step at ``threshold`` in which the index number ``index`` of ``indices`` is learned."""
     return StaircaseStep(threshold, np.diag(np.eye(indices)[index]))

@@ -1,8 +1,7 @@
 """Windows, edges and integrals of grids over whitened indices; compiled with numba.
 
 A grid of K^n nodes x over a box holds the values of the link; the last coordinate of the nodes varies fastest. An edge
-joins two neighbouring nodes along one coordinate; places on it run from 0 to 1. ``lo`` and ``hi`` (samples, n) are the
-corners of the boxes, ``coordinates`` the integer coordinates of the nodes, and ``sigma`` is the noise's deviation.
+joins two neighbouring nodes along one coordinate; places on it run from 0 to 1.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import math
 import numpy as np
 from numba import njit
 
-#: Places whose log density is this much below the largest are left out. Smaller: tails of the posterior are lost.
+#: Edges whose log density is this much below the largest are left out. Smaller: tails of the posterior are lost.
 _CUT = 8.0
 _LEAST = 1e-300
 _SQRT_HALF = math.sqrt(0.5)
@@ -29,10 +28,10 @@ _BENT = 0.1
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _edges_of(values, y, lo, hi, coordinates, sigma, found, scores) -> tuple[int, float]:
-    """Write coordinate, first node (m, 2) and score of every edge that may have mass; return their number, best score.
+    """Write the edges of one sample that may have mass, and their scores; return their number and the best score.
 
-    The score is the log of the largest density near an edge, if the link exceeds its values at the ends by its
-    curvature there and a tenth of its change.
+    ``found`` gets coordinate and first node of each edge; for other arguments see :func:`windows`. A score is the
+    log of the largest density near the edge, if the link exceeds its end values by its curvature and 0.1 of its change.
     """
     nodes, n = coordinates.shape
     K = coordinates[-1, 0] + 1
@@ -74,7 +73,11 @@ def _edges_of(values, y, lo, hi, coordinates, sigma, found, scores) -> tuple[int
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def windows(values, y, lo, hi, coordinates, sigma) -> None:
-    """Shrink the boxes (samples, n) from lo to hi to the region with mass, plus one edge on every side."""
+    """Shrink in place the boxes ``lo`` to ``hi`` (samples, n) to the region with mass, plus one edge on every side.
+
+    ``values`` (samples, K^n) is the link at nodes with integer coordinates ``coordinates`` (K^n, n), ``y`` (samples,)
+    the outputs, ``sigma`` the noise's standard deviation.
+    """
     nodes, n = coordinates.shape
     K = coordinates[-1, 0] + 1
     found, scores = np.empty((n * nodes, 2), np.int64), np.empty(n * nodes)
@@ -101,10 +104,10 @@ def windows(values, y, lo, hi, coordinates, sigma) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def relevant_edges(values, y, lo, hi, coordinates, sigma, edges, tops) -> int:
-    """Write sample, coordinate and first node (m, 3) of the edges near which there is mass; return their number.
+    """Write to ``edges`` (m, 3) sample, coordinate and first node of edges near which there is mass; return how many.
 
-    ``tops`` (samples,) are the logs of the largest densities. Where ``edges`` is too short for them the function still
-    returns their number.
+    ``tops`` (samples,) gets the logs of the largest densities. See :func:`windows` for the other arguments. If
+    there are more than m edges, the first m are written and the number of all is returned.
     """
     nodes, n = coordinates.shape
     found, scores, total = np.empty((n * nodes, 2), np.int64), np.empty(n * nodes), 0
@@ -121,7 +124,10 @@ def relevant_edges(values, y, lo, hi, coordinates, sigma, edges, tops) -> int:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def asked_points(edges, asked, lo, hi, coordinates, mean, root, rows, points) -> None:
-    """Write the numbers ``rows`` of the edges whose place in ``asked`` is not nan, and the ``points`` (n, m) there."""
+    """Write to ``rows`` the numbers of edges whose place ``asked`` is not nan, and to ``points`` (n, m) the z there.
+
+    Here z = mean + root x, with ``mean`` (samples, n) and ``root`` (samples, n, n).
+    """
     n = coordinates.shape[1]
     K, count, x = coordinates[-1, 0] + 1, 0, np.empty(n)
     for m in range(len(edges)):
@@ -142,7 +148,10 @@ def asked_points(edges, asked, lo, hi, coordinates, mean, root, rows, points) ->
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def begin(values, y, coordinates, edges, places, outputs, counts, asked) -> None:
-    """Write the ends of every edge, and to ``asked`` the place of its first point: about where the link is y."""
+    """Write per edge the ``places`` 0 and 1 of its ends, ``outputs`` minus y there, and their number ``counts``.
+
+    ``asked`` gets the place of the first inserted point, about where the link is y.
+    """
     n, K = coordinates.shape[1], coordinates[-1, 0] + 1
     for m in range(len(edges)):
         k, e, node = edges[m]
@@ -157,9 +166,9 @@ def begin(values, y, coordinates, edges, places, outputs, counts, asked) -> None
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def inserted(found, y, rows, edges, sigma, places, outputs, counts, asked) -> int:
-    """Insert the values ``found`` at the places that edges ``rows`` asked for; write the next places, nan for none.
+    """Insert the link's values ``found`` at places ``asked`` of the edges ``rows``; write the next places, or nan.
 
-    Returns the number of next places.
+    Returns the number of next places. See also :func:`begin`.
     """
     more = 0
     for r in range(len(rows)):
@@ -180,7 +189,7 @@ def inserted(found, y, rows, edges, sigma, places, outputs, counts, asked) -> in
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _next(places, outputs, count, at, sigma) -> float:
-    """Return the place of the next point after the one at position ``at``; nan where none is needed."""
+    """Return where an edge of ``count`` points needs a next point, after inserting number ``at``; nan if nowhere."""
     if count >= MOST_POINTS:
         return np.nan
     left, right = at - 1, at + 1
@@ -208,9 +217,9 @@ def _next(places, outputs, count, at, sigma) -> float:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _piece(a, b, r, s, sigma, top, found) -> None:
-    """Write the integrals of 1, x, x^2 over a < x < b under N(x; 0, 1) N(r + s (x - a); 0, sigma^2) e^-top.
+    """Write the three integrals of 1, x, x^2 over a < x < b under N(x; 0, 1) N(r + s (x - a); 0, sigma^2) e^-top.
 
-    Without noise, under N(x; 0, 1) delta(r + s (x - a)).
+    With sigma = 0 the second Gaussian is delta(r + s (x - a)).
     """
     found[0] = found[1] = found[2] = 0.0
     if sigma == 0.0:
@@ -257,17 +266,18 @@ def _piece(a, b, r, s, sigma, top, found) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def integrals(edges, places, outputs, counts, gradients, lo, hi, coordinates, root, sigma, tops, sums) -> None:
-    """Sum mass, first and second moments of the samples, separately for even and for odd lines.
+    """Sum mass, first and second moments of x over edges, separately for lines of even and odd sum of coordinates.
 
     Parameters
     ----------
     edges : array of int (m, 3)
+        Sample, coordinate and first node.
     places, outputs : arrays (m, points)
-        Inserted points, and their outputs minus y.
+        Points of the edges, and outputs minus y; ``counts`` (m,) of them are set.
     gradients : array (n, m)
-        Gradients of the link at the first inserted points.
+        Gradients of the link with respect to z at the first inserted points.
     sums : array (samples, 2, 1 + n + n^2)
-        The sums, divided by e^top; written.
+        The sums times e^-tops, see :func:`relevant_edges`; written.
     """
     n, K = coordinates.shape[1], coordinates[-1, 0] + 1
     sums[:] = 0.0
@@ -314,7 +324,10 @@ def integrals(edges, places, outputs, counts, gradients, lo, hi, coordinates, ro
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _share(slopes, step, e, sigma) -> float:
-    """Return the share of coordinate e in the partition of unity; zero where the level set is tangent to the edge."""
+    """Return the share of coordinate e in the partition of unity; about zero if the level set is tangent to its lines.
+
+    ``slopes`` (n,) are those of the link, ``step`` (n,) the lengths of edges.
+    """
     n, steep = len(slopes), 0.0
     for j in range(n):
         steep = max(steep, abs(slopes[j]))

@@ -34,10 +34,9 @@ _REACH = 6.5
 #: fine grid was too coarse.
 _COARSE = {1: 32, 2: 16, 3: 9}
 _FINE = ({1: 64, 2: 28, 3: 14}, {1: 256, 2: 64, 3: 28})
-#: Fraction of its width below which a window has shrunk so much that it is determined again, and the largest number of
-#: such repetitions.
+#: Fraction of its last width below which a window is determined again, and the most determinations.
 _SHRUNK, _LOOKS = 0.5, 6
-#: Difference between even and odd lines, in posterior standard deviations, above which a grid is too coarse.
+#: Difference of means from even and odd lines, in posterior standard deviations, above which a grid is too coarse.
 _APART = 0.2
 #: Number of nodes that a thread processes at a time.
 _AT_ONCE = 2**18
@@ -46,7 +45,10 @@ _BLOCKS = 2**16, 2**12
 
 
 class _Sums(NamedTuple):
-    """Log evidence (m,), mean (m, n) and covariance (m, n, n) of whitened indices; difference of even and odd lines."""
+    """Log evidence (m,), mean (m, n) and covariance (m, n, n) of whitened indices, and error estimates (m,).
+
+    These are differences of means from even and odd lines, in posterior deviations.
+    """
 
     log_evidence: np.ndarray
     mean: np.ndarray
@@ -55,7 +57,7 @@ class _Sums(NamedTuple):
 
 
 class _Samples(NamedTuple):
-    """Outputs (m,), means (m, n) and roots of covariances (m, n, n)."""
+    """Outputs (m,), prior means (m, n) and square roots (m, n, n) of prior covariances."""
 
     y: np.ndarray
     mean: np.ndarray
@@ -111,7 +113,10 @@ class LevelSets:
         return found
 
     def __call__(self, y: np.ndarray, mean: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return log evidence (m,), shift (m, n) and covariance (m, n, n) for outputs y (m,), means (m, n) and V."""
+        """Return log evidence (m,), shift of the mean (m, n) and covariance (m, n, n) of the posteriors.
+
+        Outputs are y (m,), priors N(mean, V), V (m, n, n). Log evidence is not finite if a window has no mass.
+        """
         values, axes = np.linalg.eigh(V)
         root = (axes * np.sqrt(values.clip(0))[:, None, :]) @ axes.swapaxes(1, 2)
         samples = _Samples(y, mean, root)
@@ -141,7 +146,7 @@ class LevelSets:
         return self._integrated(samples, lo, hi, K)
 
     def _values(self, samples: _Samples, lo: np.ndarray, hi: np.ndarray, K: int) -> np.ndarray:
-        """Return the link (m, K^n) at the nodes of grids from lo to hi (m, n)."""
+        """Return the link (m, K^n) at the nodes of grids from lo to hi (m, n), in whitened coordinates."""
         n = self._size
         axes = lo[:, :, None] + (hi - lo)[:, :, None] * (np.arange(K) / (K - 1))
         z = np.zeros((n, len(lo), *[K] * n))

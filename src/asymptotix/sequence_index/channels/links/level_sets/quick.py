@@ -16,7 +16,7 @@ from .level_sets import LARGEST_SIZE, LevelSets
 
 
 def suited(channel: Channel) -> bool:
-    """Whether level sets apply to a channel: two or three indices of all tokens, one output."""
+    """Return whether level sets apply to a channel: two or three indices over all tokens, one output."""
     if not 2 <= channel.indices * channel.tokens <= LARGEST_SIZE:
         return False
     one = np.zeros((1, channel.indices, channel.tokens))
@@ -24,7 +24,7 @@ def suited(channel: Channel) -> bool:
 
 
 class PosteriorByLevelSets:
-    """The posterior of a channel by level sets, called like the channel's own, which serves where these fail."""
+    """Function like :meth:`Channel.posterior` by ``level_sets``; ``own`` serves samples without mass in the window."""
 
     def __init__(self, level_sets: LevelSets, own: Callable[..., Posterior]) -> None:
         self._level_sets, self._own = level_sets, own

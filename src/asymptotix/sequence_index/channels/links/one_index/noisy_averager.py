@@ -24,7 +24,7 @@ from ....models.observed_link import ObservedLink, flat_link
 from ...protocol import Averager, Averages
 from .pieces import pieces
 
-#: Largest |z| of a node, largest |z| of nodes that set the range of outputs, and first probes of the slope per piece.
+#: Largest |z| of a node, largest |z| of nodes that set the range of outputs, and number of first probes per piece.
 _FARTHEST, _LIKELY, _PROBES = 7.0, 6.0, 128
 #: Largest change of the link between two probes, and its largest deviation from a straight line there, in standard
 #: deviations of the noise; and the least distance of probes.
@@ -90,7 +90,7 @@ class NoisyAverager(Averager):
         return np.full((1, 1, 1), moment), np.full((1, 1, 1), curvature)
 
     def _means(self, v: float) -> np.ndarray:
-        """Return E[g^2], E[G^2] and E[log Z_out]."""
+        """Return E[g_out^2], E[(d g_out/d omega)^2] and E[log Z_out] at V = v, as an array (3,)."""
         last = self._last
         if last is not None and last[0] == v:
             return last[1]
@@ -100,7 +100,7 @@ class NoisyAverager(Averager):
         return found
 
     def _sums(self, y: np.ndarray, v: float) -> np.ndarray:
-        """Return the density of every output, and the density times g^2, G^2 and log Z_out, (m, 4)."""
+        """Return the density of every output y (m,), and the density times g^2, G^2 and log Z_out, at V = v: (m, 4)."""
         from .noisy_kernel import sums
 
         nodes, found = self._nodes(float(2.0 ** np.floor(np.log2(v)))), np.zeros((len(y), 4))
@@ -113,7 +113,7 @@ class NoisyAverager(Averager):
         return found
 
     def _nodes_for(self, least: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return nodes, their weights and the link there, for variances of at least ``least``."""
+        """Return nodes z, their weights and the link there, fine enough for prior variances of at least ``least``."""
         edges = np.concatenate([_divided(z, values, self._noise, least) for z, values in self._probes])
         x, rule = np.polynomial.legendre.leggauss(self._order)
         middle, half = edges.mean(1)[:, None], 0.5 * np.diff(edges, axis=1)
@@ -122,7 +122,7 @@ class NoisyAverager(Averager):
 
     @functools.cached_property
     def _probes(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Places of every piece, so close that the link changes little between them, and its values there."""
+        """Points z of every piece, so close that the link changes little between them, and the link there."""
         found, scale, model = [], np.sqrt(self._noise), self._model
         for a, b in self._ends:
             z = np.linspace(a, b, _PROBES)
@@ -143,7 +143,7 @@ class NoisyAverager(Averager):
         return found
 
     def _likely_outputs(self, z: np.ndarray, weights: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Return an even grid of the outputs that are likely enough."""
+        """Return evenly spaced outputs without those of density below _RARE; arguments as from :meth:`_nodes_for`."""
         mass = weights * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
         likely, scale, model = values[abs(z) < _LIKELY], np.sqrt(self._noise), self._model
         if not mass.sum() > 1 - _LOST or not np.isfinite(values).all():
@@ -167,7 +167,9 @@ class NoisyAverager(Averager):
 
 
 def _divided(z: np.ndarray, values: np.ndarray, noise: float, least: float) -> np.ndarray:
-    """Return intervals (m, 2) on each of which the link changes by at most a standard deviation of the noise.
+    """Return intervals (m, 2) of z on each of which the link changes by at most a standard deviation of the noise.
+
+    They fit the link ``values`` at probes ``z``, and prior variances of at least ``least``.
 
     Where cells were halved, an interval is at most two cells long: near a steep place a link may bend on a smaller
     scale than the scale on which it changes.
@@ -181,7 +183,7 @@ def _divided(z: np.ndarray, values: np.ndarray, noise: float, least: float) -> n
 
 
 def noisy_averager(model: ObservedLink, outputs: int) -> NoisyAverager | None:
-    """Return the averager of a model of one index, one token and one output; None for any other model."""
+    """Return the averager of a model of one index, one token and one output; None for others, or if it fails."""
     if model.indices * model.tokens != 1 or outputs != 1:
         return None
     try:

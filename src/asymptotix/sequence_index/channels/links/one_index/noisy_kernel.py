@@ -30,7 +30,7 @@ def sums(
     y : array (m,)
         Outputs.
     z, weights, values : arrays (J,)
-        Nodes in ascending order, their weights and the link there.
+        Nodes in ascending order, their weights in integrals over z, and the link there.
     q, v : float
         Variance of omega, and variance of z given omega.
     step : float
@@ -101,7 +101,7 @@ def _over_fields(places, near, terms, ratios, q, v, step, found) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
 def _add(mass, shift, square, v, weight, found) -> None:
-    """Add the terms of one omega with this ``weight``, from mass, mean and mean square of z - omega given y."""
+    """Add to ``found`` the terms of one omega, from sqrt(2 pi v) Z_out and the mean and mean square of z - omega."""
     evidence = mass / math.sqrt(2 * math.pi * v)
     g, G = shift / v, (square - shift * shift) / (v * v) - 1 / v
     weight *= evidence

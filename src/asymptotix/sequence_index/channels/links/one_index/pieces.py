@@ -30,7 +30,7 @@ _BESIDE = np.array([1.0, 1.5, 2.0, 3.0, 1e3, 1.5e3, 2e3, 3e3]) * 1e-11
 #: Slope near the end, relative to the middle of the neighbour, above which the end is a kink; and growth of the slope
 #: over three decades of distance above which the slope is a power of the distance.
 _FADED, _POWER = 1e-9, 30.0
-#: Largest difference between the change of an output over a cell of the grid and the integral of its slope, in units.
+#: Largest difference between the change of an output y over a cell and the integral of its slope, over 1 + |y|.
 _EXCESS = 1e-5
 #: Number of parts into which a cell with a larger difference is cut, most repetitions, and most such cells.
 _PARTS, _LEVELS, _MOST_CELLS = 16, 9, 2**14
@@ -49,7 +49,7 @@ class Pieces(NamedTuple):
     saturated : array (K,) of bool
         Whether the link is constant by rounding only.
     component : array (K,) of int
-        An output that is strictly monotone there.
+        Number of an output that is strictly monotone there.
     direction : array (K, k)
         Sign of the slope of every output in the middle of the piece.
     value : array (K, k)
@@ -65,13 +65,13 @@ class Pieces(NamedTuple):
 
     @property
     def flat(self) -> np.ndarray:
-        """Whether each piece (K,) is constant, and not by rounding only."""
+        """Mask (K,) of the pieces on which the link is constant, and not by rounding only."""
         return self.constant & ~self.saturated
 
 
 @double_precision()
 def pieces(model: ObservedLink) -> Pieces:
-    """Cut the link of one variable at its extrema, kinks and jumps, found on a fine grid and by bisection."""
+    """Return the pieces of a link between its extrema, kinks and jumps, found on a fine grid and by bisection."""
     link = partial(flat_link, model)
     slope = jax.vmap(jax.jacfwd(lambda z: link(z[None])))
     both = compiled(lambda z: (jax.vmap(lambda t: link(t[None]))(z), slope(z)))
@@ -93,7 +93,7 @@ def pieces(model: ObservedLink) -> Pieces:
 
 
 def _cuts(model: ObservedLink, reach: float, evaluate: Evaluate) -> np.ndarray:
-    """Return the ends of the pieces, ascending, on the part of the line where the link is finite."""
+    """Return the ends of the pieces, ascending, on the part of |z| < ``reach`` where the link is finite."""
     far = np.geomspace(12, 40, 240)
     # The grid avoids round numbers, at which links have kinks and jumps.
     grid = np.concatenate([-far[::-1], np.arange(-12, 12, _STEP), far]) + 0.00123456
@@ -158,7 +158,7 @@ def _fades(ends: np.ndarray, constant: np.ndarray, evaluate: Evaluate) -> np.nda
 
 
 def _joined(found: Pieces) -> Pieces:
-    """Join neighbouring constant pieces of one value: a branch of the program without effect separates them."""
+    """Return pieces with constant neighbours of one value joined: a branch of the program without effect cut them."""
     alike = found.flat[1:] & found.flat[:-1] & (found.value[1:] == found.value[:-1]).all(1)
     first = np.append(True, ~alike)
     last = np.append(~alike, True)
@@ -191,7 +191,7 @@ def _kinks(model: ObservedLink, grid: np.ndarray) -> np.ndarray:
 
 
 def _bisected(a: np.ndarray, b: np.ndarray, same: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Return the first places between a and b that are not the ``same`` as a, up to rounding."""
+    """Return for each pair a < b the place where ``same``, true at a and false at b, becomes false, up to rounding."""
     for _ in range(_BISECTIONS if len(a) else 0):
         middle = 0.5 * (a + b)
         left = same(middle)
@@ -202,9 +202,10 @@ def _bisected(a: np.ndarray, b: np.ndarray, same: Callable[[np.ndarray], np.ndar
 def _refined(
     model: ObservedLink, grid: np.ndarray, value: np.ndarray, derivative: np.ndarray, evaluate: Evaluate
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return a grid whose slopes explain the differences of its values, both on this grid, and the jumps between.
+    """Return a finer grid (m,), values and slopes (m, k) of the link on it, and the places of its jumps.
 
-    A cell in which they do not has a jump. Otherwise it is cut into parts: the link is steep in it, or oscillates.
+    In every cell the integral of slopes is the change of values. A cell in which it is not has a jump, or else is cut
+    into parts, because the link is steep in it or oscillates.
     """
     jumps = np.zeros(0)
     cells = np.arange(len(grid) - 1)
@@ -232,7 +233,7 @@ def _refined(
 
 
 def _unexplained(grid: np.ndarray, value: np.ndarray, derivative: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    """Return which ``cells`` of the grid have an output whose change differs from the integral of its slope."""
+    """Return for each of ``cells`` (numbers) whether the change of an output differs from the integral of its slope."""
     a, b = cells, cells + 1
     with np.errstate(invalid="ignore", over="ignore"):
         expected = 0.5 * (grid[b] - grid[a])[:, None] * (derivative[a] + derivative[b])
@@ -241,7 +242,7 @@ def _unexplained(grid: np.ndarray, value: np.ndarray, derivative: np.ndarray, ce
 
 
 def _jumps(grid: np.ndarray, value: np.ndarray, cells: np.ndarray, evaluate: Evaluate) -> tuple[np.ndarray, np.ndarray]:
-    """Return, of every cell, the place where an output changes most, and whether it jumps there, at any width."""
+    """Return per cell the place where an output changes most, and whether it jumps there, between two floats."""
     a, b, low, high = grid[cells], grid[cells + 1], value[cells], value[cells + 1]
     for _ in range(_BISECTIONS if len(cells) else 0):
         middle = 0.5 * (a + b)

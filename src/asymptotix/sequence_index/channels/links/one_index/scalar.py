@@ -43,7 +43,7 @@ class ScalarChannel(LinkChannel):
         )
 
     def exact(self) -> ScalarAverager | None:
-        """Return exact averages for a link of one output that has few pieces and never overflows; else None."""
+        """Return the averager; None if the link has several outputs or many pieces, overflows or is too rough."""
         if self._pieces.value.shape[1] > 1 or reached(self._pieces.ends).sum() > MOST:
             return None
         both = compiled(jax.vmap(lambda z: jax.jvp(self.link, (z[None],), (jnp.ones(1),))))
@@ -100,7 +100,7 @@ class ScalarChannel(LinkChannel):
         return float(np.inf) if self._hidden > _LOST else super().volume_error
 
     def _refuse_lost_observations(self) -> None:
-        """Raise NotImplementedError where a posterior must find the index in an output that rounding made constant."""
+        """Raise NotImplementedError if rounding makes the outputs of more than _LOST of the samples constant."""
         hidden = self._hidden
         if hidden > _LOST:
             raise NotImplementedError(
@@ -111,7 +111,7 @@ class ScalarChannel(LinkChannel):
 
     @double_precision()
     def log_output_volume(self, observation: Array) -> np.ndarray:
-        """Return log |dy / d observation|; zero on pieces where the link is constant: outputs there are discrete."""
+        """Return log |dy / d observation| (n,); zero where the link is constant and outputs are discrete."""
         if self.observations_on_surface:
             volumes = self.log_volume_at(*in_blocks(self._one_root, np.asarray(observation, float)))
         else:
@@ -124,7 +124,7 @@ class ScalarChannel(LinkChannel):
 
     @functools.cached_property
     def _one_root(self) -> Callable[..., tuple[jax.Array]]:
-        """Program that returns one root (n, 1) of each observation (n, m): all roots have the same tangent."""
+        """Program from observations (n, m) to one root (n, 1) of each; all roots have the same tangent dg/dz."""
         moving = ~self._pieces.flat
 
         def one(y: jax.Array) -> tuple[jax.Array]:
@@ -136,7 +136,10 @@ class ScalarChannel(LinkChannel):
         return compiled(jax.vmap(one))
 
     def _root(self, y: jax.Array, ends: Array, component: Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """Return the root of the piece, log |g'| there, whether a root exists, and whether one nearly exists."""
+        """Return the root of g = y on the piece from ends[0] to ends[1], log |g'| there, and whether it exists.
+
+        The fourth result is whether it exists up to rounding. Output number ``component`` is monotone on the piece.
+        """
 
         def residual(z: jax.Array) -> tuple[jax.Array, jax.Array]:
             value, slope = jax.jvp(self.link, (z[None],), (jnp.ones(1),))
@@ -154,7 +157,7 @@ class ScalarChannel(LinkChannel):
 
 
 def _refuse_lost_roots(model: ObservedLink, found: Pieces) -> None:
-    """Raise NotImplementedError where rounding gives several roots one output, on several pieces or within one."""
+    """Raise NotImplementedError if rounding gives different z one output, on several pieces or around an extremum."""
     ends, value = found.ends[found.saturated], found.value[found.saturated, 0]
     shared = (abs(value[:, None] - value) <= ROUNDING * (1 + abs(value))).sum(1) > 1
     if _mass(ends[shared | _around_extrema(found)[found.saturated]]) > _LOST:

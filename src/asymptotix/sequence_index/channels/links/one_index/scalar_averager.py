@@ -30,8 +30,8 @@ _FARTHEST, _FARTHEST_ROOT = 7.0, 11.0
 _ORDER, _LENGTH, _NOISES = 12, 0.75, 96
 #: Distances from the ends of constant pieces at which intervals end: the prior is cut there.
 _AROUND = np.array([sign * d for d in (0.004, 0.02, 0.08, 0.3) for sign in (-1, 1)])
-#: Values of 1-q at which an interval and its halves must agree, and nodes of the noise of omega there. The smallest is
-#: that of known directions. At one of them the evidence must agree, too.
+#: Values of V = 1-q at which averages over an interval and over its halves must agree (the smallest is that of known
+#: directions), number of nodes of the noise of omega there, and the value at which the evidence must agree, too.
 _TRIED, _TRIED_NOISES, _EVIDENCE = (1.0, 0.7, 0.3, 0.1, 1e-2, 1e-3, 1e-5), 24, 0.3
 #: Largest difference between an interval and its halves, as a share of the whole average, and the most halvings.
 _AGREES, _HALVINGS = 3e-7, 30
@@ -43,7 +43,7 @@ _SAME = 2e-15
 #: A root is vague if the output rises by less than this share of itself, 500 roundings, from the extremum beside it:
 #: larger rises determine the distance from the extremum to a thousandth.
 _VAGUE = 1e-13
-#: Most intervals: memory grows with the cube of their number.
+#: Most pieces of a link for which averages are quadratures: memory grows with the cube of their number.
 MOST = 32
 
 #: Function of places (m,) that returns values and slopes of the link there.
@@ -58,7 +58,7 @@ class ScalarAverager(Averager):
     cut : Pieces
         Intervals, ascending, on each of which the link is strictly monotone or constant.
     evaluate : callable
-        Returns the link and its slope.
+        Returns the link and its slope at places (m,).
     """
 
     #: A bound: with three times as many nodes in finer intervals eight links changed by up to 1.3e-6 (1-q from 0.5 to
@@ -100,7 +100,7 @@ class ScalarAverager(Averager):
 
     @double_precision()
     def _posterior(self, v: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return score, its slope and log Z_out, arrays (nodes of z, nodes of the noise)."""
+        """Return g_out, d g_out/d omega and log Z_out at prior variance v, arrays (nodes of z, nodes of omega)."""
         q = max(1 - v, 0.0)
         omega = q * self._z[:, None] + np.sqrt(q * v) * self._noise
         moving = len(self._roots)
@@ -115,7 +115,7 @@ class ScalarAverager(Averager):
 
 
 class _FlatNodes(NamedTuple):
-    """Nodes where the link is constant: all intervals (m, K, 2), and which of them (m, K) have the node's value."""
+    """Constant intervals (m, K, 2), repeated per node, and on which of them (m, K) the link has the node's output."""
 
     intervals: np.ndarray
     counts: np.ndarray
@@ -145,7 +145,10 @@ def _within(z: np.ndarray, ends: np.ndarray) -> np.ndarray:
 def _cut_to(
     intervals: jax.Array, counts: jax.Array, omega: jax.Array, v: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return log mass, mean minus omega and variance of N(omega, v) cut to those intervals (m, K, 2) that count."""
+    """Return log mass, mean minus omega and variance of N(omega, v) cut to ``intervals`` (m, K, 2).
+
+    Intervals count where ``counts`` (m, K) is true. ``omega`` and results are (m, noises).
+    """
     scale = jnp.sqrt(v)
     ends = (intervals[:, :, None] - omega[:, None, :, None]) / scale
     log_mass, mean, variance = truncated_normal(ends[..., 0], ends[..., 1])
@@ -159,7 +162,7 @@ def _cut_to(
 
 
 def _sums(xp: Any, roots: Array, log_weights: Array, omega: Array, v: float) -> tuple[Any, Any, Any]:
-    """Return log mass, mean minus omega and variance of posteriors on roots (K, m), for fields omega (m, noises)."""
+    """Return log mass, mean minus omega and variance, all like omega (m, noises), of posteriors on roots (K, m)."""
     away = roots[:, :, None] - omega
     log_terms = log_weights[:, :, None] - away**2 / (2 * v)
     top = log_terms.max(0)
@@ -173,7 +176,7 @@ _compiled_sums = jax.jit(partial(_sums, jnp))
 
 
 class _Roots:
-    """All places with the output of a place z, on the intervals (K, 2) on which the link is strictly monotone.
+    """Solver of g(root) = g(z) on K intervals, on each of which the link g is strictly monotone.
 
     Parameters
     ----------
@@ -188,7 +191,7 @@ class _Roots:
         self._ends, self._saturated, self._evaluate = ends, saturated, evaluate
         self._values = np.stack([evaluate(ends[:, side])[0] for side in (0, 1)])
         self._rising = self._values[1] > self._values[0]
-        #: Whether halving intervals came to an end.
+        #: False once more than _MOST_INTERVALS intervals disagree with their halves in :meth:`nodes`.
         self.resolved = True
 
     def of(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -219,12 +222,12 @@ class _Roots:
         return roots[exists]
 
     def with_output(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the places (m, K), one per interval, where the link is y (m,), and which of them exist."""
+        """Return the places (m, K), one per interval, where the link is y (m,), and whether each exists (m, K)."""
         exists = (y[:, None] >= self._values.min(0)) & (y[:, None] <= self._values.max(0))
         return self._crossings(y, np.greater), exists
 
     def _crossings(self, y: np.ndarray, over: np.ufunc) -> np.ndarray:
-        """Return the places (m, K), one per interval, where the comparison ``over`` of the link with y (m,) changes."""
+        """Return the places (m, K), one per interval, where over(link, y) changes; ``over`` is > or >=, y is (m,)."""
         a, b = (np.broadcast_to(self._ends[:, side], (len(y), len(self._ends))).copy() for side in (0, 1))
         for _ in range(_BISECTIONS):
             middle = 0.5 * (a + b)
@@ -258,7 +261,7 @@ class _Roots:
         return z[kept], mass[kept]
 
     def _averages(self, intervals: np.ndarray) -> np.ndarray:
-        """Return the share (n, t) of every interval in the averages that decide whether it is halved."""
+        """Return what each of n intervals adds to the t averages that decide whether it is halved, an array (n, t)."""
         z, mass = _rule(intervals)
         roots, log_weights = self.of(z.ravel())
         good = np.isfinite(log_weights).any(1)
@@ -276,13 +279,13 @@ class _Roots:
 
 
 def _noise(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes of a standard normal noise, and their weights."""
+    """Return ``count`` nodes of a standard normal variable, and their weights."""
     x, weights = np.polynomial.legendre.leggauss(count)
     return _FARTHEST * x, _FARTHEST * weights * np.exp(-0.5 * (_FARTHEST * x) ** 2) / np.sqrt(2 * np.pi)
 
 
 def _intervals(edges: np.ndarray) -> np.ndarray:
-    """Return intervals (n, 2) of z between places at which the number of roots changes, and some between them."""
+    """Return intervals (n, 2) that cover |z| < _FARTHEST, end at all ``edges``, and are at most _LENGTH long."""
     edges = np.append(edges, [-_FARTHEST, _FARTHEST])
     edges = np.unique(edges[np.abs(edges) <= _FARTHEST])
     parts = np.maximum(1, np.ceil(np.diff(edges) / _LENGTH)).astype(int)
