@@ -27,7 +27,7 @@ MINUTES: dict[str, dict[str, Any]] = {
     },
     "paths/fig2": {"tasks": 3, "test_examples": 400, "sampled": [10], "draws": 150},
 }
-#: The same for ``main(quick=True)``, with still smaller sizes.
+#: Sizes for ``main(quick=True)``, smaller still.
 QUICK: dict[str, dict[str, Any]] = {
     "deep/fig1-left": {"alphas": (0.1, 0.3, 0.7, 1.02), "simulated": (0.6, 1.2), "dim": (200,), "seeds": 2},
     "training/fig1": {

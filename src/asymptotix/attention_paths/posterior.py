@@ -297,7 +297,7 @@ class PathPosterior(Problem):
         return posterior_readouts.kernel(self, result)
 
     def swept(self, dims: Iterable[str]) -> list[str]:
-        """Return those of the grid dimensions ``dims`` that are numeric fields of this problem."""
+        """Return the names in ``dims`` (grid dimensions) that are numeric fields of this problem."""
         own = numeric_fields(self)
         return [dim for dim in dims if dim in own]
 

@@ -55,7 +55,7 @@ class LearnedPosterior(Protocol):
     def dimensions(self) -> Mapping[str, tuple[str, ...]]: ...
 
     def swept(self, dims: Iterable[str]) -> list[str]:
-        """Return those of the grid dimensions ``dims`` that are numeric fields of this problem."""
+        """Return the names in ``dims`` (grid dimensions) that are numeric fields of this problem."""
         ...
 
     def at(self, fields: Mapping[str, float]) -> Self:

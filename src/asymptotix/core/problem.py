@@ -262,7 +262,7 @@ class Algorithm(Specification, abc.ABC):
         """
 
     def dimensions(self, problem: Problem) -> Mapping[str, tuple[str, ...]]:
-        """Return observable -> names of the dimensions of its array in one run. Default: those of the theory."""
+        """Return observable -> names of the dimensions of its array in one run. Default: as in the theory."""
         return problem.dimensions()
 
     def observables(self, problem: Problem) -> Mapping[str, Observable]:

@@ -389,7 +389,7 @@ def _report(
 def _fresh_errors(
     model: AttentionIndex, seed: int, S: Array, centre: jax.Array, settings: AdamSettings
 ) -> dict[str, float]:
-    """Return the errors per sample on new data, by name; ``centre`` is that of the training data (:class:`Samples`)."""
+    """Return the errors per sample on new data, by name; ``centre`` is the field of :class:`Samples`."""
     drawn = data.draw_samples(
         model, len(S), FRESH_SAMPLES, seed, stream=streams.FRESH, differences=settings.differences
     )

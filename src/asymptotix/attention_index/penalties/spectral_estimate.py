@@ -224,7 +224,7 @@ def narrow_cut(convolution: Convolution, eps: float, width: float) -> tuple[floa
 
 
 def _inside(x: Array, bulks: Array) -> Array:
-    """Return those of the points x that lie inside one of the ``bulks`` (count, 2)."""
+    """Return the points of x that lie inside one of the ``bulks`` (count, 2)."""
     return x[np.searchsorted(bulks.ravel(), x) % 2 == 1]
 
 

@@ -58,7 +58,7 @@ def prediction_error(model: AttentionIndex, m: float, q: float, *, beta: float) 
 
 
 def excess_error(model: AttentionIndex, m: float, q: float, apart: float) -> tuple[float, float]:
-    """Return the prediction error at m, q minus that of the best multiple of the target, and its numerical error.
+    """Return the prediction error at m, q minus the error of the best multiple of the target, with its own error.
 
     For a linear channel the difference is 2L |S - S_0|^2/d. Otherwise both errors are averages on the same nodes, so
     that most of their quadrature errors cancel. ``apart`` is q - m^2/Q_0.

@@ -101,7 +101,7 @@ def _distance(problem: Training, solution: TrainingSolution, evolution: Training
 
 
 def _excess_error(problem: Training, solution: TrainingSolution, evolution: TrainingEvolution) -> float:
-    """Return the test error minus that of the best multiple of the target, both on the nodes of ``evolution``."""
+    """Return the test error minus the error of the best multiple of the target, on the nodes of ``evolution``."""
     if problem.model.activation == "linear" and problem.loss == "squared":
         return 2 * problem.model.visible_directions * _distance(problem, solution, evolution)
     return solution.averages.test - evolution.least_error()

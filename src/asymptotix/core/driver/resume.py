@@ -1,4 +1,4 @@
-"""Resume from the result of an earlier call: find those of the requested points that it contains.
+"""Resume from the result of an earlier call: find the requested points that it contains.
 
 The earlier call may have been interrupted, or had a smaller grid, fewer seeds or fewer sizes.
 """

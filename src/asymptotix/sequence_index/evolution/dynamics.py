@@ -141,17 +141,19 @@ class Dynamics(OverlapMap):
                 words = f"exact recovery is marginal at alpha = {self.exact_recovery_bound / self.copies:g}"
                 return DynamicsEnd(point, Ending.MARGINAL, f"{words}: 1-q falls algebraically only")
             else:
-                end = DynamicsEnd(point, Ending.SETTLED if found.converged else Ending.UNSETTLED, found.status)
+                if not found.converged:
+                    return DynamicsEnd(point, Ending.UNSETTLED, found.status)
                 aimed = self._aimed(point)
                 if _turn(point, aimed) < 10 * _ON_AIM:
-                    return end
+                    return DynamicsEnd(point, Ending.SETTLED, found.status)
                 point = aimed
         return DynamicsEnd(point, Ending.UNSETTLED, "not converged: known directions still turn")
 
     def _aimed(self, point: Point) -> Point:
         """Return the point with its known directions turned to leading eigenvectors of E[g g^T] (g: score).
 
-        The iteration itself no longer moves a known direction (1-q = 1e-6).
+        The iteration itself no longer moves a known direction (1-q = 1e-6). When a direction becomes known it is wrong
+        by an angle of about sqrt(1-q). Samples that show only this direction would then also seem to show others.
         """
         if self.channel.diagonal or point.space.known is None:
             return point

@@ -7,8 +7,7 @@ Three properties are read off the list of operations.
   the same branches the link is one analytic function, so it is constant on all of them or on none; values that are
   equal on some of them only are equal by rounding.
 - Which operations at the end of the program are reversible: a strictly monotone function of an output carries the same
-  information as the output. Without its reversible operations ``tanh(4 z)`` is ``z``, whose large values differ in
-  double precision.
+  information. Without its reversible operations ``tanh(4 z)`` is ``z``, whose large values differ in double precision.
 """
 
 from __future__ import annotations

@@ -133,7 +133,11 @@ class SortedAverager(Averager):
         return _Normals(fields.reshape(-1, P, M), *(one.astype(np.float32) for one in of_draws))
 
     def _list(self, seed: tuple[int, ...], dim: int) -> np.ndarray:
-        """Return normals (f, N, dim), one list of N draws per field: parts of a long sequence in random order."""
+        """Return normals (f, N, dim), one list of N draws per field: parts of a long sequence in random order.
+
+        The errors of the parts have signs that are the same in every sequence. In the order of the sequences, products
+        of the errors of two lists would not average out, neither over fields nor over blocks.
+        """
         group = max(self._fields, _SHUFFLED)
         number, first = divmod(self._block * self._fields, group)
         order = np.random.default_rng((*seed, number)).permutation(group)[first : first + self._fields]

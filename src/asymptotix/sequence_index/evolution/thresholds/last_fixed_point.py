@@ -221,7 +221,7 @@ def _on_more_nodes(evolution: OverlapMap, branch: _Branch, tolerance: float, say
 
 
 def _systematic_error(branch: _Branch, block: Averager, weights: np.ndarray) -> float:
-    """Return the systematic error of log alpha on ``block``; ``weights`` (m,) are those of the branch."""
+    """Return the systematic error of log alpha on ``block``; ``weights`` (m,) belong to the branch."""
     if block.uncorrected is None:
         return block.accuracy
     there, before = (branch.log_alphas(average, branch.x, weights).mean() for average in (block, block.uncorrected))
